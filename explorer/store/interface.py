@@ -1,0 +1,305 @@
+"""What every store offers: one protocol and the small records it answers with.
+
+Owns: the `Store` protocol and the frozen records of listings, health and reports.
+Must not know: DuckDB, dialects, pages.
+
+Writes are coroutines (or a future) that finish only after COMMIT, or, while the
+database is invalidated, after the spill journal's fsync. Reads are synchronous and
+safe from any thread; call them inside `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from explorer.records import (
+    Admission,
+    Body,
+    Call,
+    CallId,
+    Certificate,
+    KeyHash,
+    Purpose,
+    Rollout,
+    RolloutEvent,
+    RolloutId,
+    RolloutRecord,
+    TokenizerId,
+    VocabularyEntry,
+)
+
+
+class RolloutStatus(StrEnum):
+    """A rollout's state as its event rows give it."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    DELETED = "deleted"
+
+
+class SortKey(StrEnum):
+    """What a listing of rollouts is ordered by; the rollout id breaks ties."""
+
+    CREATED = "created"
+    REWARD = "reward"
+    CALLS = "calls"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutState:
+    """State read from a rollout's events: the latest reward, ``ok`` and reason win."""
+
+    rollout_id: RolloutId
+    status: RolloutStatus
+    created_us: int
+    updated_us: int
+    closed_us: int | None = None
+    reward: float | None = None
+    ok: bool | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementRow:
+    """The summary of one verdict, kept so that a listing need not judge again.
+
+    Derived, never a source: the verdict is computed again wherever it decides.
+    """
+
+    rollout_id: RolloutId
+    inputs_sha256: str
+    policy: str
+    time_us: int
+    trainable: bool
+    supervised_tokens: int
+    generated_tokens: int
+    n_calls: int
+    n_fatal: int
+    n_warn: int
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutQuery:
+    """Filters, order and page of a listing; None means "do not filter".
+
+    ``text`` is a case-insensitive substring of the rollout id, run, task, group,
+    harness or model. ``trainable`` reads the latest judgement; a rollout without one
+    is neither. ``cursor`` is opaque and belongs to one order. Deleted rollouts are
+    listed only when ``state`` asks for them.
+    """
+
+    run: str | None = None
+    task: str | None = None
+    group: str | None = None
+    state: RolloutStatus | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    trainable: bool | None = None
+    text: str | None = None
+    sort: SortKey = SortKey.CREATED
+    descending: bool = True
+    cursor: str | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """One line of a listing. ``n_calls`` counts every ended call; ``n_failed`` those
+    that failed, aborted or were refused; ``generated_tokens`` sums completions."""
+
+    rollout_id: RolloutId
+    run: str
+    task: str | None
+    group: str | None
+    attempt: int | None
+    purpose: Purpose
+    harness: str | None
+    model: str
+    created_us: int
+    status: RolloutStatus
+    closed_us: int | None
+    reward: float | None
+    ok: bool | None
+    n_calls: int
+    n_failed: int
+    generated_tokens: int
+    judgement: JudgementRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPage:
+    """One page of a listing; ``next_cursor`` is None on the last page."""
+
+    rows: tuple[RolloutSummary, ...]
+    total: int
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run: its rollouts counted, without the deleted ones."""
+
+    run: str
+    n_rollouts: int
+    n_open: int
+    n_trainable: int
+    n_calls: int
+    generated_tokens: int
+    reward_mean: float | None
+    n_rewarded: int
+    first_created_us: int
+    last_created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """A record that could not be written, with the reason; ``dump`` is JSON-like."""
+
+    quarantine_id: str
+    time_us: int
+    kind: str
+    row_id: str
+    error: str
+    dump: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """Gauges of the store. Sizes are bytes; ``messages`` are sentences for people."""
+
+    path: str
+    size_bytes: int
+    wal_bytes: int
+    free_bytes: int
+    queue_depth: int
+    commits: int
+    last_commit_ms: float
+    quarantined: int
+    spilling: bool
+    spilling_since_us: int | None
+    refused_for_space: bool
+    schema_version: int
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What a backup copied: rows by table, and the size of the copy in bytes."""
+
+    target: Path
+    rows: dict[str, int]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateReport:
+    """What a migration did; ``copy`` is the file kept from before it, if any ran."""
+
+    path: Path
+    version_before: int
+    version_after: int
+    applied: tuple[str, ...]
+    copy: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction kept and dropped; sizes in bytes."""
+
+    path: Path
+    kept_rollouts: int
+    dropped_rollouts: int
+    kept_rows: dict[str, int]
+    dropped_rows: dict[str, int]
+    size_before: int
+    size_after: int
+
+
+class Store(Protocol):
+    """The one interface of a store. Errors: `StoreFailed` and its subclasses."""
+
+    async def add_rollout(self, rollout: Rollout) -> None:
+        """Store a rollout; refused while spilling or short of space."""
+
+    async def add_event(self, event: RolloutEvent) -> RolloutEvent:
+        """Store an event and return it; sequence -1 asks for the next of its rollout."""
+
+    def admit(self, admission: Admission) -> asyncio.Future[None]:
+        """Queue an admission at once; needs a running loop.
+
+        Raises `StoreFailed` immediately when the store is short of space.
+        """
+
+    async def commit_call(self, call: Call, bodies: Sequence[Body]) -> None:
+        """Store an ended call and its bodies (at most one per kind), all or none."""
+
+    async def add_certificate(self, certificate: Certificate) -> None:
+        """Store what a probe measured."""
+
+    async def add_vocabulary(self, entries: Sequence[VocabularyEntry]) -> None:
+        """Store a tokenizer's tokens; a tokenizer already stored is left as it is."""
+
+    async def add_judgement(self, row: JudgementRow) -> None:
+        """Store the summary of a verdict for listings."""
+
+    def rollout(self, rollout_id: RolloutId) -> Rollout | None:
+        """Return the rollout, or None when it is unknown or deleted."""
+
+    def rollout_state(self, rollout_id: RolloutId) -> RolloutState | None:
+        """Return the state, also of a deleted rollout; None when unknown."""
+
+    def rollout_by_key(self, key_hash: KeyHash) -> Rollout | None:
+        """Return the rollout that has this capture key, unless deleted."""
+
+    def open_rollouts(self) -> tuple[Rollout, ...]:
+        """Return every rollout that is neither closed nor deleted, oldest first."""
+
+    def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
+        """Return everything the judge reads, calls in sequence order."""
+
+    def call(self, call_id: CallId) -> Call | None:
+        """Return one ended call; None when unknown, still open, or deleted."""
+
+    def bodies(self, call_id: CallId) -> tuple[Body, ...]:
+        """Return a call's exact bodies; `StoreDamaged` when a digest differs."""
+
+    def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
+        """Return one page of summaries; `StoreFailed` never for an unknown filter."""
+
+    def list_runs(self) -> tuple[RunSummary, ...]:
+        """Return every run, the newest first."""
+
+    def group_members(
+        self, run: str, *, task: str | None = None, group: str | None = None
+    ) -> tuple[RolloutSummary, ...]:
+        """Return the rollouts of a run with this group (else task), by attempt."""
+
+    def certificate(self, certificate_id: str) -> Certificate | None:
+        """Return one certificate."""
+
+    def latest_certificate(
+        self, *, engine_name: str | None = None, model: str | None = None
+    ) -> Certificate | None:
+        """Return the newest certificate that matches what is given."""
+
+    def vocabulary(self, tokenizer_id: TokenizerId) -> tuple[VocabularyEntry, ...]:
+        """Return a tokenizer's tokens by id; empty when it was never stored."""
+
+    def next_sequence(self, rollout_id: RolloutId) -> int:
+        """Return 1 + the largest call sequence of the rollout (0 when it has none)."""
+
+    def health(self) -> StoreHealth:
+        """Return the gauges; works while the database does not."""
+
+    def quarantined(self) -> tuple[QuarantinedRow, ...]:
+        """Return the rows that could not be written, newest first."""
+
+    async def close(self) -> None:
+        """Drain the queue, checkpoint, and release the file."""
