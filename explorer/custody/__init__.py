@@ -1,0 +1,1 @@
+"""Token custody: digests that other systems can recompute, byte for byte."""
