@@ -1,0 +1,155 @@
+"""Every error a caller may have to catch, with the status and code it is shown as.
+
+    ExplorerError
+      RequestRefused       a request that must not be retried
+        UnknownKey         401  no rollout has this capture key
+        RolloutClosed      400  the rollout is sealed
+        BadRequest         400  the body is not a valid request
+        BodyTooLarge       413  over a named setting
+        NotFound           404  no such object
+        NotTrainable       409  with the verdict's reasons
+        AccessDenied       403  host, origin, sign-in or grant
+      UpstreamFailed       the engine did not answer as it must
+        EngineUnavailable  502  no connection, or the engine died
+        EngineTimeout      504  no reply in time
+        EngineMalformed    502  a reply that cannot be read
+      CapacityReached      429  try again later
+      StoreFailed          503  the record could not be made durable
+        StoreLocked             the file is in use by another process
+        StoreDamaged            the file cannot be opened as it is
+      RecordInconsistent   500  the stored parts of a call do not fit together
+      ConfigurationError   the settings cannot work; the message says what to change
+
+Findings are data (`records.Finding`), never exceptions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ExplorerError(Exception):
+    """Base of all of ours; `code` is stable and documented, `status` is HTTP."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class RequestRefused(ExplorerError):
+    status = 400
+    code = "refused"
+
+
+class UnknownKey(RequestRefused):
+    status = 401
+    code = "unknown_key"
+
+
+class RolloutClosed(RequestRefused):
+    code = "rollout_closed"
+
+
+class BadRequest(RequestRefused):
+    code = "bad_request"
+
+
+class InvalidValue(RequestRefused):
+    status = 422
+    code = "invalid_value"
+
+
+class BodyTooLarge(RequestRefused):
+    status = 413
+    code = "body_too_large"
+
+
+class UnsupportedEncoding(RequestRefused):
+    status = 415
+    code = "unsupported_encoding"
+
+
+class NotFound(RequestRefused):
+    status = 404
+    code = "not_found"
+
+
+class RolloutOpen(RequestRefused):
+    status = 409
+    code = "rollout_open"
+
+
+class NotTrainable(RequestRefused):
+    status = 409
+    code = "not_trainable"
+
+
+class AccessDenied(RequestRefused):
+    status = 403
+    code = "access_denied"
+
+
+class HostRefused(AccessDenied):
+    status = 421
+    code = "host_refused"
+
+
+class AdminTokenNeeded(AccessDenied):
+    status = 401
+    code = "admin_token_needed"
+
+
+class UpstreamFailed(ExplorerError):
+    status = 502
+    code = "upstream_failed"
+    retryable = True
+
+
+class EngineUnavailable(UpstreamFailed):
+    code = "engine_unavailable"
+
+
+class EngineTimeout(UpstreamFailed):
+    status = 504
+    code = "engine_timeout"
+
+
+class EngineMalformed(UpstreamFailed):
+    code = "engine_malformed"
+
+
+class CapacityReached(ExplorerError):
+    status = 429
+    code = "capacity_reached"
+    retryable = True
+
+
+class StoreFailed(ExplorerError):
+    status = 503
+    code = "store_failed"
+    retryable = True
+
+
+class StoreLocked(StoreFailed):
+    code = "store_locked"
+    retryable = False
+
+
+class StoreDamaged(StoreFailed):
+    code = "store_damaged"
+    retryable = False
+
+
+class ConfigurationError(ExplorerError):
+    code = "configuration_error"
+
+
+class RecordInconsistent(ExplorerError):
+    """The stored parts of a call (delta, parent, lengths) do not fit together."""
+
+    code = "record_inconsistent"
