@@ -34,7 +34,7 @@ def encode_u64(value: int) -> bytes:
         TypeError: not a true integer (a boolean and a float are refused).
         ValueError: outside 0 .. 2**64 - 1.
     """
-    if type(value) is not int and not isinstance(value, np.integer):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"expected an integer, got {type(value).__name__}")
     if not 0 <= value < _U64_LIMIT:
         raise ValueError(f"{value} does not fit an unsigned 64-bit integer")

@@ -1,0 +1,148 @@
+"""What each call was for, decided from structure over every attempted call.
+
+Owns: `assign_roles` and its rules, in the order in which they are tried.
+Must not know: tokens, masks, prompt texts.
+
+1. `override`: a person said so.
+2. `failed_status`: the call failed, was aborted or never ended.
+3. `sibling_continued`: nobody continued this answer, and the harness went on from
+   another answer to exactly the same prompt.
+4. `claimed_parent` and `nested_in_tool_call`: a tool-bearing conversation of its own
+   that names a parent, or that ran while another one waited for its tools.
+5. `no_tools_on_path`: some calls of the rollout have tools, none on this path has.
+6. `tool_bearing_path`, or `tools_do_not_discriminate` when no call has tools at all.
+
+A different prompt under the same parent is a fork, never a retry: it is not discarded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from explorer.records import Admission, Call, CallId, CallStatus, Override, Role
+from explorer.trace.subagents import find_subagents
+from explorer.trace.tree import Node, Tree
+
+_FAILED = frozenset({CallStatus.FAILED, CallStatus.ABORTED, CallStatus.OPEN})
+
+
+@dataclass(frozen=True, slots=True)
+class RoleDecision:
+    """A call's role, the rule that gave it, and the evidence in words.
+
+    `ambiguous` marks an agent call that is one of several unanswered answers to the
+    same prompt: nobody can say which one the harness used.
+    """
+
+    role: Role
+    rule: str
+    why: str
+    ambiguous: bool = False
+
+
+def assign_roles(
+    tree: Tree,
+    calls: Sequence[Call],
+    overrides: Sequence[Override] = (),
+    open_calls: Sequence[Admission] = (),
+) -> dict[CallId, RoleDecision]:
+    """One decision per node of the tree.
+
+    Args:
+        calls: every attempted call, refused ones too: they say whether tools
+            discriminate, though they have no role themselves.
+        open_calls: calls still in flight; evidence of the same kind.
+    """
+    by_id = {call.call_id: call for call in calls}
+    forced = {
+        override.call_id: override
+        for override in overrides
+        if override.kind == "role" and override.role is not None
+    }
+    with_tools = any(call.n_tools > 0 for call in calls) or any(
+        admission.n_tools > 0 for admission in open_calls
+    )
+    discarded, ambiguous = _siblings(tree, by_id)
+    subagents = find_subagents(tree, by_id)
+    on_path = _tools_on_path(tree, by_id)
+    decisions: dict[CallId, RoleDecision] = {}
+    for call_id, node in tree.nodes.items():
+        call = by_id[call_id]
+        if call_id in forced:
+            override = forced[call_id]
+            assert override.role is not None
+            why = f"{override.who}: {override.reason}"
+            decisions[call_id] = RoleDecision(override.role, "override", why)
+        elif call.status in _FAILED:
+            kind = call.failure_kind or "no failure kind"
+            why = f"the call ended as {call.status} ({kind})"
+            decisions[call_id] = RoleDecision(Role.FAILED, "failed_status", why)
+        elif call_id in discarded:
+            why = f"call {discarded[call_id]} answered the same prompt and was continued"
+            decisions[call_id] = RoleDecision(Role.DISCARDED, "sibling_continued", why)
+        elif call_id in subagents:
+            rule, why = subagents[call_id]
+            decisions[call_id] = RoleDecision(Role.SUBAGENT, rule, why)
+        elif with_tools and call_id not in on_path:
+            why = "other calls of the rollout have tools, none on this path has"
+            decisions[call_id] = RoleDecision(Role.AUXILIARY, "no_tools_on_path", why)
+        else:
+            decisions[call_id] = _agent(node, with_tools, ambiguous)
+    return decisions
+
+
+def _agent(node: Node, with_tools: bool, ambiguous: Mapping[CallId, int]) -> RoleDecision:
+    if node.call_id in ambiguous:
+        why = f"{ambiguous[node.call_id]} answers to the same prompt, none continued"
+        return RoleDecision(Role.AGENT, "unanswered_siblings", why, ambiguous=True)
+    if with_tools:
+        return RoleDecision(Role.AGENT, "tool_bearing_path", "its path has a call with tools")
+    return RoleDecision(Role.AGENT, "tools_do_not_discriminate", "no call has tools")
+
+
+def live(call: Call) -> bool:
+    """Whether the call ended with a reply."""
+    return call.status not in _FAILED
+
+
+def sibling_groups(tree: Tree) -> Iterable[list[Node]]:
+    """Nodes with the same parent (or none) and exactly the same prompt, two at least."""
+    groups: dict[tuple[CallId | None, bytes], list[Node]] = defaultdict(list)
+    for node in tree.nodes.values():
+        groups[node.parent_id, node.prompt_key].append(node)
+    return (group for group in groups.values() if len(group) > 1)
+
+
+def _siblings(
+    tree: Tree, by_id: Mapping[CallId, Call]
+) -> tuple[dict[CallId, CallId], dict[CallId, int]]:
+    """Discarded calls with the one that was continued; ambiguous ones with their number."""
+    discarded: dict[CallId, CallId] = {}
+    ambiguous: dict[CallId, int] = {}
+    for group in sibling_groups(tree):
+        alive = [node for node in group if live(by_id[node.call_id])]
+        continued = [node for node in alive if node.children]
+        for node in alive:
+            if node.children or len(alive) == 1:
+                continue
+            if continued:
+                discarded[node.call_id] = continued[0].call_id
+            else:
+                ambiguous[node.call_id] = len(alive)
+    return discarded, ambiguous
+
+
+def _tools_on_path(tree: Tree, by_id: Mapping[CallId, Call]) -> set[CallId]:
+    """Calls with a tool-bearing call among their ancestors, descendants or themselves."""
+    order = list(tree.walk())
+    below: set[CallId] = set()
+    for node in reversed(order):
+        if by_id[node.call_id].n_tools > 0 or any(child in below for child in node.children):
+            below.add(node.call_id)
+    above: set[CallId] = set()
+    for node in order:
+        if by_id[node.call_id].n_tools > 0 or node.parent_id in above:
+            above.add(node.call_id)
+    return above | below

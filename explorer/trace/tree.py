@@ -1,0 +1,289 @@
+"""The turn tree: which call continues which, and where the others broke off.
+
+Owns: `build_tree`; nodes, roots, forks and breaks.
+Must not know: roles, masks.
+
+A call's parent is the call whose prompt+completion is the longest exact prefix of its
+prompt, whatever the order of arrival. Nothing is truncated or realigned: a prompt that
+continues nothing is a root that says where it broke off. Calls without prompt ids are
+placed by their messages and are never the parent of a call that has ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from explorer.records import Call, CallId, CallStatus, IdArray
+from explorer.trace.blocks import BLOCK_TOKENS, EMPTY_STATE, SequenceState
+from explorer.trace.breaks import PrefixBreak, name_cause
+from explorer.trace.messages import MessageIndex
+from explorer.trace.prefix import Match, PrefixIndex
+from explorer.trace.sequences import Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call in the tree.
+
+    Attributes:
+        children: by admission order.
+        depth: 0 for a root.
+        prompt_len: tokens of the prompt, 0 when its ids are not known.
+        adopted: the parent was admitted later than the call itself.
+        shared_len: leading prompt tokens that the parent or an earlier call has too.
+        break_: where it left the nearest earlier call: for every root with ids that has
+            an earlier call to compare with, and for every later child of one parent.
+        prompt_key: equal for two calls with exactly the same prompt.
+        has_ids: whether it was placed by token ids (else by messages).
+    """
+
+    call_id: CallId
+    sequence: int
+    parent_id: CallId | None
+    children: tuple[CallId, ...]
+    root_id: CallId
+    depth: int
+    prompt_len: int
+    completion_len: int
+    adopted: bool
+    shared_len: int
+    break_: PrefixBreak | None
+    prompt_key: bytes
+    has_ids: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """Every attempted call of a rollout; `nodes` and `roots` in admission order."""
+
+    nodes: Mapping[CallId, Node]
+    roots: tuple[CallId, ...]
+    sequences: Sequences
+
+    def path(self, call_id: CallId) -> tuple[CallId, ...]:
+        """From the root to the call, both included."""
+        trail = []
+        current: CallId | None = call_id
+        while current is not None:
+            trail.append(current)
+            current = self.nodes[current].parent_id
+        return tuple(reversed(trail))
+
+    def walk(self) -> Iterator[Node]:
+        """Depth first, a parent before its children, both by admission order."""
+        stack = list(reversed(self.roots))
+        while stack:
+            node = self.nodes[stack.pop()]
+            yield node
+            stack.extend(reversed(node.children))
+
+    @property
+    def leaves(self) -> tuple[CallId, ...]:
+        """Calls that no other call continues, depth first."""
+        return tuple(node.call_id for node in self.walk() if not node.children)
+
+
+def build_tree(calls: Sequence[Call], *, block: int = BLOCK_TOKENS) -> Tree:
+    """The tree of all calls but the refused ones; depends on the set of calls only.
+
+    Args:
+        block: tokens per hashed block; only the cost depends on it.
+    """
+    ordered = sorted(
+        (call for call in calls if call.status is not CallStatus.REFUSED),
+        key=lambda call: (call.sequence, call.call_id),
+    )
+    builder = _Builder(ordered, block)
+    builder.admit_all()
+    builder.adopt_late_ancestors()
+    builder.place_by_messages()
+    return builder.tree()
+
+
+class _Builder:
+    """The steps of `build_tree` over calls in admission order."""
+
+    def __init__(self, ordered: list[Call], block: int) -> None:
+        self.calls = {call.call_id: call for call in ordered}
+        self.sequences = Sequences(ordered)
+        self.index = PrefixIndex(block)
+        self.block = block
+        self.prompts: dict[CallId, SequenceState] = {}
+        self.parents: dict[CallId, CallId | None] = {}
+        self.shared: dict[CallId, int] = {}
+        self.breaks: dict[CallId, PrefixBreak] = {}
+        self.first_child: dict[CallId, CallId] = {}
+
+    def admit_all(self) -> None:
+        """Registers the calls in order, looking back for parents and breaks."""
+        for call in self.calls.values():
+            if self.sequences.problem(call.call_id) is not None:
+                continue
+            state = self._prompt_state(call)
+            self.prompts[call.call_id] = state
+            match = self._find_parent(call, state)
+            self._note_break(call, state, match)
+            self._register(call, state)
+
+    def _prompt_state(self, call: Call) -> SequenceState:
+        """The prompt's hashes, reusing those of the stored parent where it can."""
+        delta = call.prompt_delta
+        assert delta is not None  # `problem` said so
+        held = self._stored_state(call)
+        if held is not None:
+            return self.index.extend(held, delta)
+        return self.index.extend(EMPTY_STATE, self.sequences.prompt(call.call_id))
+
+    def _stored_state(self, call: Call) -> SequenceState | None:
+        """The stored parent's whole state, when the prompt begins with all of it."""
+        parent = call.stored_parent_id
+        if parent is None or parent not in self.prompts:
+            return None
+        if call.prefix_len != self.sequences.full_length(parent):
+            return None
+        completion = self.calls[parent].completion
+        state = self.prompts[parent]
+        return state if completion is None else self.index.extend(state, completion)
+
+    def _find_parent(self, call: Call, state: SequenceState) -> Match | None:
+        """Looks near the end first: most calls continue their stored parent."""
+        start = call.prefix_len // self.block * self.block
+        if start:
+            window = self.sequences.slice(call.call_id, start, state.length)
+            match = self.index.find_parent_of(state, window, start)
+            if match is not None:
+                return match
+        return self.index.find_parent_of(state, self.sequences.prompt(call.call_id), 0)
+
+    def _register(self, call: Call, state: SequenceState) -> None:
+        """Only a call that ended with a reply can be continued; a failed one that was
+        cut before its first token would make its own retry its child."""
+        completion = call.completion
+        committed = call.status is CallStatus.COMMITTED
+        if completion is None or (not committed and completion.size == 0):
+            return
+        self.index.register(
+            call.call_id,
+            call.sequence,
+            self.index.extend(state, completion),
+            sampled=bool(completion.size),
+            preferred=committed,
+        )
+
+    def _note_break(self, call: Call, state: SequenceState, match: Match | None) -> None:
+        """Remembers where the prompt left the others, if it is a root or a fork."""
+        floor = 0 if match is None else match.length
+        self.shared[call.call_id] = floor
+        rival = None
+        if match is not None:
+            rival = self.first_child.setdefault(match.call_id, call.call_id)
+            if rival == call.call_id:
+                return
+        nearest = self.index.longest_shared(
+            state, lambda start: self._prompt_slice(call, start), self.sequences.slice
+        )
+        if nearest is not None and nearest.length > floor:
+            self._set_break(call, state, nearest.call_id, nearest.length)
+        elif rival is not None:
+            self._set_break(call, state, rival, floor)
+        elif nearest is not None:
+            self._set_break(call, state, nearest.call_id, 0)
+
+    def _prompt_slice(self, call: Call, start: int) -> IdArray:
+        end = min(start + self.block, self.prompts[call.call_id].length)
+        return self.sequences.slice(call.call_id, start, end)
+
+    def _set_break(
+        self, call: Call, state: SequenceState, nearest_id: CallId, offset: int
+    ) -> None:
+        expected = self.sequences.slice(nearest_id, offset, offset + 1)
+        own = self.sequences.slice(call.call_id, offset, min(offset + 1, state.length))
+        actual = int(own[0]) if own.size else None
+        self.shared[call.call_id] = offset
+        self.breaks[call.call_id] = PrefixBreak(
+            nearest_call_id=nearest_id,
+            offset=offset,
+            expected_id=int(expected[0]) if expected.size else None,
+            actual_id=actual,
+            cause=name_cause(call, self.calls[nearest_id], offset, actual),
+        )
+
+    def adopt_late_ancestors(self) -> None:
+        """Parents again, now that every call is in the index."""
+        for call_id, state in self.prompts.items():
+            match = self._find_parent(self.calls[call_id], state)
+            self.parents[call_id] = None if match is None else match.call_id
+            if match is not None:
+                self.shared[call_id] = max(self.shared[call_id], match.length)
+
+    def place_by_messages(self) -> None:
+        """The calls without prompt ids, if there are any."""
+        without = [call for call in self.calls.values() if call.call_id not in self.prompts]
+        if not without:
+            return
+        index = MessageIndex(self.calls.values())
+        for call in without:
+            self.parents[call.call_id] = index.find_parent(call)
+            self.shared[call.call_id] = 0
+
+    def tree(self) -> Tree:
+        children: dict[CallId, list[CallId]] = {call_id: [] for call_id in self.calls}
+        roots = []
+        for call_id in self.calls:
+            parent = self.parents[call_id]
+            if parent is None:
+                roots.append(call_id)
+            else:
+                children[parent].append(call_id)
+        nodes: dict[CallId, Node] = {}
+        stack = list(reversed(roots))
+        while stack:
+            call_id = stack.pop()
+            nodes[call_id] = self._node(call_id, tuple(children[call_id]), nodes)
+            stack.extend(reversed(children[call_id]))
+        in_order = {call_id: nodes[call_id] for call_id in self.calls}
+        return Tree(in_order, tuple(roots), self.sequences)
+
+    def _node(
+        self, call_id: CallId, children: tuple[CallId, ...], done: Mapping[CallId, Node]
+    ) -> Node:
+        call = self.calls[call_id]
+        parent_id = self.parents[call_id]
+        parent = None if parent_id is None else done[parent_id]
+        state = self.prompts.get(call_id)
+        broke = self.breaks.get(call_id)
+        if parent is not None and broke is not None and broke.offset < self._full(parent):
+            broke = None  # a late ancestor mended it
+        return Node(
+            call_id=call_id,
+            sequence=call.sequence,
+            parent_id=parent_id,
+            children=children,
+            root_id=call_id if parent is None else parent.root_id,
+            depth=0 if parent is None else parent.depth + 1,
+            prompt_len=0 if state is None else state.length,
+            completion_len=0 if call.completion is None else int(call.completion.size),
+            adopted=parent is not None and parent.sequence > call.sequence,
+            shared_len=self.shared[call_id],
+            break_=broke,
+            prompt_key=_prompt_key(call, state),
+            has_ids=state is not None,
+        )
+
+    @staticmethod
+    def _full(node: Node) -> int:
+        return node.prompt_len + node.completion_len
+
+
+def _prompt_key(call: Call, state: SequenceState | None) -> bytes:
+    if state is not None:
+        return b"ids" + state.hash_at(state.cuts) + state.tail
+    if not call.message_digests:
+        # Nothing is known of the prompt, so it equals no other.
+        return b"call" + str(call.call_id).encode()
+    joined = "\n".join(
+        (*call.message_digests, call.system_digest or "", call.tools_digest or "")
+    )
+    return b"messages" + hashlib.blake2b(joined.encode(), digest_size=16).digest()
