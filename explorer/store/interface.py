@@ -168,6 +168,7 @@ class QuarantinedRow:
     row_id: str
     error: str
     dump: str
+    rollout_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
