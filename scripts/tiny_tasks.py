@@ -20,9 +20,10 @@ SYSTEM = "You are a careful assistant. Use the tools, then give the answer."
 SUMMARY_REQUEST = "Summarise the conversation so far."
 TITLE_REQUEST = "Write a short title for: "
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-OPERATIONS = {"+": ("add", "Sum"), "-": ("subtract", "Difference"), "*": ("multiply", "Product")}
-ITEMS = ("apple", "bread", "carrot", "date", "egg", "fig", "grape", "honey", "ice", "jam", "kiwi",
-         "lemon", "mango", "nut", "olive", "pear", "quince", "rice", "salt", "tea")
+OPERATIONS = {
+    "+": ("add", "Sum"), "-": ("subtract", "Difference"), "*": ("multiply", "Product")}
+ITEMS = ("apple", "bread", "carrot", "date", "egg", "fig", "grape", "honey", "ice", "jam",
+         "kiwi", "lemon", "mango", "nut", "olive", "pear", "quince", "rice", "salt", "tea")
 
 
 def tool(name: str, **parameters: str) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One checkable task: either `a op b`, or with `item` the price of it (`op` may be empty)."""
+    """One checkable task: `a op b`, or with `item` the price of it (`op` may be empty)."""
 
     a: int
     op: str
@@ -82,7 +83,8 @@ class Task:
     @property
     def title(self) -> str:
         if self.item:
-            return f"Price of {self.item}" + (f" plus {self.second or self.b}" if self.op else "")
+            more = f" plus {self.second or self.b}" if self.op else ""
+            return f"Price of {self.item}{more}"
         return f"{OPERATIONS[self.op][1]} of {self.a} and {self.b}"
 
     @property
@@ -93,7 +95,7 @@ class Task:
 
     @property
     def table(self) -> str:
-        return "\n".join(f"{name} {price}" for name, price in self.prices)
+        return "\n".join(f"- {name} {price}" for name, price in self.prices)
 
 
 def number(rng: random.Random, digits: int = 0) -> int:
@@ -135,7 +137,8 @@ def question(rng: random.Random, task: Task) -> str:
 def assistant(reasoning: str, content: str = "", call: tuple[str, dict[str, Any]] | None = None,
               ) -> Message:
     """An assistant turn as a harness that keeps reasoning would echo it."""
-    message: Message = {"role": "assistant", "reasoning": f"\n{reasoning}\n", "content": content}
+    message: Message = {
+        "role": "assistant", "reasoning": f"\n{reasoning}\n", "content": content}
     if call:
         message["tool_calls"] = [{"type": "function", "id": "call", "function": {
             "name": call[0], "arguments": json.dumps(call[1])}}]
@@ -148,7 +151,8 @@ def calculate(task: Task, shell: bool, lead: str = "") -> Message:
     arguments: dict[str, Any] = (
         {"command": f"echo $(({task.expression}))"} if shell
         else {"a": task.a, "b": task.b, "op": OPERATIONS[task.op][0]})
-    return assistant(f"{lead}I need {task.expression}, so I call {name}.", "", (name, arguments))
+    reasoning = f"{lead}I need {task.expression}, so I call {name}."
+    return assistant(reasoning, "", (name, arguments))
 
 
 def shell_result(rng: random.Random, output: str) -> str:
@@ -169,9 +173,9 @@ def solve(rng: random.Random, task: Task, shell: bool, submit: bool) -> list[Mes
                                ("lookup", {"table": "prices"})))
         turns.append({"role": "tool", "tool_call_id": "call", "content": task.table})
         prices = dict(task.prices)
-        lead = f"{task.item} costs {prices[task.item]}. "
+        lead = f"The list says {task.item} {prices[task.item]}. "
         if task.second:
-            lead += f"{task.second} costs {prices[task.second]}. "
+            lead += f"The list says {task.second} {prices[task.second]}. "
         if not task.op:
             turns.append(assistant(lead.strip(), f"The answer is {task.answer}."))
             return turns
@@ -186,7 +190,8 @@ def solve(rng: random.Random, task: Task, shell: bool, submit: bool) -> list[Mes
         turns.append(assistant(f"The tool says {task.answer}. I submit it.", "",
                                ("bash", {"command": f"{SUBMIT} && echo {task.answer}"})))
     else:
-        turns.append(assistant(f"The tool says {task.answer}.", f"The answer is {task.answer}."))
+        turns.append(assistant(f"The tool says {task.answer}.",
+                               f"The answer is {task.answer}."))
     return turns
 
 
@@ -215,7 +220,7 @@ def system_message(rng: random.Random, filler: Filler) -> list[Message]:
 
 def episode(rng: random.Random, filler: Filler) -> Conversation:
     """A tool task from the question to the answer."""
-    if rng.random() < 0.4:
+    if rng.random() < 0.5:
         task, shell, tools = price_task(rng), False, [CALCULATOR, LOOKUP]
     else:
         task, shell = sum_task(rng), rng.random() < 0.25
@@ -233,7 +238,8 @@ def episode(rng: random.Random, filler: Filler) -> Conversation:
     elif submit:
         asked += f" Submit with `{SUBMIT}`."
     turns = solve(rng, task, shell, submit)
-    return Conversation([*system_message(rng, filler), {"role": "user", "content": asked}, *turns],
+    start = system_message(rng, filler)
+    return Conversation([*start, {"role": "user", "content": asked}, *turns],
                         toolset(rng, tools))
 
 
@@ -272,12 +278,14 @@ def small_talk(rng: random.Random, filler: Filler) -> Conversation:
         asked = TITLE_REQUEST + question(rng, task)
         turns = [assistant("A short title.", task.title)]
     elif kind == "say":
-        said = rng.choice(("ok", "ok", "yes", "no", "hello", rng.choice(ITEMS), str(number(rng))))
+        said = rng.choice(
+            ("ok", "ok", "yes", "no", "hello", rng.choice(ITEMS), str(number(rng))))
         asked, turns = f"Say only: {said}", [assistant(f"I say {said}.", said)]
     elif kind == "text":
         text = filler(rng, 500)
-        asked = rng.choice(("Continue this text: " + text[:80].strip(), "Write a long text."))
-        turns = [assistant("I write.", text[80:] if asked.endswith(text[:80].strip()) else text)]
+        lead = "Continue this text: " + text[:80].strip()
+        asked = rng.choice((lead, "Write a long text."))
+        turns = [assistant("I write.", text[80:] if asked is lead else text)]
         open_ended = True
     else:
         asked = filler(rng, rng.choice((40, 120, 400)))
@@ -287,7 +295,8 @@ def small_talk(rng: random.Random, filler: Filler) -> Conversation:
             turns = [assistant("I look around.", "", ("bash", {"command": "ls"})),
                      {"role": "tool", "content": filler(rng, rng.choice((20, 100)))},
                      assistant("That is enough.", "Done.")]
-    return Conversation([*system_message(rng, filler), {"role": "user", "content": asked}, *turns],
+    start = system_message(rng, filler)
+    return Conversation([*start, {"role": "user", "content": asked}, *turns],
                         tools, open_ended)
 
 

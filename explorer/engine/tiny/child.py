@@ -1,0 +1,104 @@
+"""The child process: reads requests on standard input, writes replies on standard output.
+
+    python -m explorer.engine.tiny.child OPTIONS_JSON
+
+It ends when its input closes, so none is left behind when the parent is killed. Messages in:
+`{"op": "generate", "name", "request_id", "body"}` and `{"op": "cancel", "name"}`. Messages
+out: `{"op": "ready"}` or `{"op": "failed", "message"}` first, then `{"op": "reply", "name",
+"status", "body"}` with the body as text.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from explorer.engine.tiny.frames import BrokenFrame, pack, read_frame
+from explorer.engine.tiny.runtime import Answer, TinyOptions, TinyRuntime
+from explorer.engine.tiny.sampling import LogprobsMode
+from explorer.errors import ConfigurationError
+
+Inbox = queue.SimpleQueue[dict[str, Any] | None]
+
+
+def listen(stream: BinaryIO, inbox: Inbox) -> None:
+    """Move messages into the inbox until the stream ends; then put None."""
+    try:
+        while (message := read_frame(stream)) is not None:
+            inbox.put(message)
+    except (BrokenFrame, ValueError):
+        pass  # the parent died in the middle of a message: the same as an end
+    inbox.put(None)
+
+
+def serve(runtime: TinyRuntime, inbox: Inbox, out: BinaryIO) -> None:
+    """Answer until the input ends. Messages are taken in between two steps."""
+    while True:
+        while not inbox.empty() or not runtime.busy:
+            message = inbox.get()
+            if message is None:
+                return
+            answer = handle(runtime, message)
+            if answer is not None:
+                send(out, answer)
+        for answer in runtime.step():
+            send(out, answer)
+
+
+def handle(runtime: TinyRuntime, message: dict[str, Any]) -> Answer | None:
+    """Act on one message; gives the answer to a request that is refused."""
+    if message["op"] == "cancel":
+        runtime.cancel(message["name"])
+        return None
+    return runtime.submit(message["name"], message["request_id"], message["body"])
+
+
+def send(out: BinaryIO, answer: Answer) -> None:
+    """Write one reply."""
+    out.write(pack({"op": "reply", "name": answer.name, "status": answer.status,
+                    "body": answer.body.decode()}))
+    out.flush()
+
+
+def pack_options(options: TinyOptions) -> str:
+    """Options as the command-line argument."""
+    fields = {name: getattr(options, name) for name in TinyOptions.__slots__}
+    return orjson.dumps(fields, default=str).decode()
+
+
+def read_options(text: str) -> TinyOptions:
+    """The reverse of `pack_options`."""
+    fields = orjson.loads(text)
+    fields["folder"] = Path(fields["folder"])
+    fields["logprobs_mode"] = LogprobsMode(fields["logprobs_mode"])
+    return TinyOptions(**fields)
+
+
+def main() -> None:
+    out = sys.stdout.buffer
+    # Nothing else may write where the messages go.
+    sys.stdout = sys.stderr
+    try:
+        runtime = TinyRuntime(read_options(sys.argv[1]))
+    except ConfigurationError as problem:
+        out.write(pack({"op": "failed", "message": problem.message}))
+        out.flush()
+        return
+    out.write(pack({"op": "ready"}))
+    out.flush()
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    try:
+        serve(runtime, inbox, out)
+    except BrokenPipeError:
+        os._exit(0)  # the parent is gone; flushing at exit would only fail again
+
+
+if __name__ == "__main__":
+    main()

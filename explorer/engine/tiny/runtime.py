@@ -1,0 +1,160 @@
+"""A loaded model that answers chat bodies: template, tokenizer, scheduler and replies joined.
+
+Owns: that composition, without IO; the child process steps it. Must not know: pipes, asyncio.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from explorer.engine.tiny.model import Decoder
+from explorer.engine.tiny.reply import Generation, ReplyWriter, write_error
+from explorer.engine.tiny.request import ChatRequest, read_request, refusal
+from explorer.engine.tiny.sampling import LogprobsMode
+from explorer.engine.tiny.scheduler import Finished, Job, Scheduler
+from explorer.engine.tiny.template import ChatTemplate
+from explorer.engine.tiny.text import TextTrail
+from explorer.engine.tiny.tokenizer import ByteTokenizer
+from explorer.engine.tiny.weights import SHIPPED, ModelWeights, file_sha256, read_json
+from explorer.errors import ExplorerError
+
+VERSION = "1"
+"""Of the engine; changes when the same request may be answered differently."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyOptions:
+    """How to run a model. Lengths are in tokens.
+
+    `max_model_len` of None is the model's own context; `default_max_tokens` bounds replies to
+    bodies that name no limit.
+    """
+
+    folder: Path = SHIPPED
+    model: str = "tiny"
+    max_batch: int = 8
+    max_model_len: int | None = None
+    default_max_tokens: int = 1024
+    chunk_tokens: int = 256
+    pool_tokens: int = 49_152
+    logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED
+    weight_version: str = "default"
+
+
+def fingerprint(folder: Path) -> str:
+    """Names engine version and weights."""
+    return f"tiny-{VERSION}-{file_sha256(folder / 'model.safetensors')[:8]}"
+
+
+class PromptMaker:
+    """Chat bodies to prompt ids, as this model is given them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load tokenizer and template. Raises ConfigurationError."""
+        self.tokenizer = ByteTokenizer(folder)
+        self.template = ChatTemplate.read(folder)
+
+    def text(self, body: Mapping[str, Any]) -> str:
+        """The rendered prompt. Raises BadRequest."""
+        return self.template.render(body)
+
+    def ids(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """The prompt's ids. Raises BadRequest."""
+        return tuple(self.tokenizer.encode(self.text(body)))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request is answered with."""
+
+    name: str
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    request: ChatRequest
+    request_id: str
+    trail: TextTrail
+    prompt_text: str | None
+    created_s: int
+
+
+class TinyRuntime:
+    """Serves one model. `submit` and `cancel` at any time, `step` while `busy`."""
+
+    def __init__(self, options: TinyOptions) -> None:
+        """Load everything. Raises ConfigurationError."""
+        folder = options.folder
+        self.options = options
+        self.prompts = PromptMaker(folder)
+        weights = ModelWeights.read(folder)
+        self.max_model_len = min(options.max_model_len or weights.shape.max_positions,
+                                 weights.shape.max_positions)
+        self.scheduler = Scheduler(
+            Decoder(weights), max_batch=options.max_batch, chunk_tokens=options.chunk_tokens,
+            pool_tokens=options.pool_tokens, mode=options.logprobs_mode)
+        self._defaults = read_json(folder / "generation_config.json")
+        ends = self._defaults.get("eos_token_id")
+        self._ends: tuple[int, ...] = (ends,) if isinstance(ends, int) else tuple(ends or ())
+        self._writer = ReplyWriter(self.prompts.tokenizer, options.model, fingerprint(folder),
+                                   options.weight_version)
+        self._open: dict[str, _Open] = {}
+
+    @property
+    def busy(self) -> bool:
+        return self.scheduler.busy
+
+    def submit(self, name: str, request_id: str, body: Mapping[str, Any]) -> Answer | None:
+        """Start a generation; gives the answer at once when the body is refused."""
+        try:
+            self._start(name, request_id, body)
+        except ExplorerError as problem:
+            return Answer(name, *write_error(problem))
+        return None
+
+    def cancel(self, name: str) -> None:
+        """Forget a request; it gets no answer."""
+        self._open.pop(name, None)
+        self.scheduler.cancel(name)
+
+    def step(self) -> list[Answer]:
+        """Advance all requests by one token; gives the answers that are complete."""
+        return [self._answer(finished) for finished in self.scheduler.step()]
+
+    def _start(self, name: str, request_id: str, body: Mapping[str, Any]) -> None:
+        tokenizer = self.prompts.tokenizer
+        vocab_size = self.scheduler.decoder.weights.shape.vocab_size
+        request = read_request(body, self.options.model, vocab_size, self._defaults)
+        text = self.prompts.text(body) if request.prompt_ids is None else None
+        prompt = request.prompt_ids if text is None else tuple(tokenizer.encode(text))
+        prompt = prompt or ()
+        room = self.max_model_len - len(prompt)
+        if room < 1 or not prompt:
+            limit = self.max_model_len
+            raise refusal("input_tokens", len(prompt), (
+                f"This model's maximum context length is {limit} tokens. However, your prompt "
+                f"contains {len(prompt)} input tokens, which leaves no room for any output "
+                "token. Please reduce the length of the input prompt."))
+        trail = TextTrail(
+            tokenizer, request.stop, include_stop=request.flag("include_stop_str_in_output"),
+            min_tokens=request.parameters.min_tokens,
+            keep_special=not request.flag("skip_special_tokens", True))
+        self.scheduler.add(Job(
+            name=name, prompt=prompt, parameters=request.parameters, end_ids=self._ends,
+            max_tokens=min(room, request.max_tokens or self.options.default_max_tokens),
+            ignore_end=request.ignore_eos, stop_ids=request.stop_token_ids, stop_rule=trail))
+        self._open[name] = _Open(request, request_id, trail, text, int(time.time()))
+
+    def _answer(self, finished: Finished) -> Answer:
+        name = finished.job.name
+        done = self._open.pop(name)
+        body = self._writer.write(Generation(
+            done.request_id, done.request, finished, done.trail, done.prompt_text,
+            done.created_s))
+        return Answer(name, 200, body)

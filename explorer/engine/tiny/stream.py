@@ -1,0 +1,83 @@
+"""A finished reply as server-sent events in vLLM's streamed chat shape.
+
+The events are made after the generation has ended: ids, logprobs and order are those of a real
+stream, the timing is not. Owns: that shape. Must not know: sampling, the child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from explorer.engine.tiny.tokenizer import ByteTokenizer
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(content: Mapping[str, Any]) -> bytes:
+    """One event."""
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+def stream_error(body: bytes) -> Iterator[bytes]:
+    """A refusal after the headers are out."""
+    yield b"data: " + body + b"\n\n"
+    yield DONE
+
+
+def stream_reply(reply: Mapping[str, Any], ids: Sequence[int], tokenizer: ByteTokenizer,
+                 asked: Mapping[str, Any]) -> Iterator[bytes]:
+    """Events of a unary `reply` whose sampled `ids` are known, for the body `asked`."""
+    choice = reply["choices"][0]
+    head = {"id": reply["id"], "object": "chat.completion.chunk", "created": reply["created"],
+            "model": reply["model"]}
+    ids_wanted = bool(asked.get("return_token_ids"))
+    first: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""},
+                             "logprobs": None, "finish_reason": None}
+    top = {"prompt_token_ids": reply["prompt_token_ids"], "prompt_text": reply["prompt_text"]}
+    yield event({**head, "choices": [first], **(top if ids_wanted else {})})
+    deltas = list(_deltas(choice["message"], ids, tokenizer))
+    entries = (choice["logprobs"] or {}).get("content")
+    for index, delta in enumerate(deltas):
+        part: dict[str, Any] = {
+            "index": 0, "delta": delta,
+            "logprobs": {"content": [entries[index]]} if entries else None,
+            "finish_reason": None}
+        if index == len(deltas) - 1:
+            part |= {"finish_reason": choice["finish_reason"],
+                     "stop_reason": choice["stop_reason"]}
+            if "weight_versions" in choice:
+                part["weight_versions"] = choice["weight_versions"]
+        if ids_wanted:
+            part["token_ids"] = [ids[index]] if choice["token_ids"] is not None else None
+        yield event({**head, "choices": [part]})
+    if (asked.get("stream_options") or {}).get("include_usage"):
+        yield event({**head, "choices": [], "usage": reply["usage"],
+                     "system_fingerprint": reply["system_fingerprint"]})
+    yield DONE
+
+
+def _deltas(message: Mapping[str, Any], ids: Sequence[int],
+            tokenizer: ByteTokenizer) -> Iterator[dict[str, Any]]:
+    """One delta an id. Texts come with their tokens, tool calls with the last one."""
+    left = {"reasoning": message.get("reasoning") or "", "content": message["content"] or ""}
+    marks = {tokenizer.id_of("<think>"), tokenizer.id_of("</think>")}
+    ended = tokenizer.id_of("</think>")
+    key = "reasoning"
+    for index, token_id in enumerate(ids):
+        delta: dict[str, Any] = {}
+        size = 0 if token_id in marks or tokenizer.is_special(token_id) else len(
+            tokenizer.raw(token_id).decode("utf-8", "ignore"))
+        last = index == len(ids) - 1
+        for name in ("reasoning", "content"):
+            # Cutting the final text by sizes keeps stop strings cut; the rest goes out last.
+            take = len(left[name]) if last else size if name == key else 0
+            if left[name][:take]:
+                delta[name], left[name] = left[name][:take], left[name][take:]
+        key = "content" if token_id == ended else key
+        if last and message.get("tool_calls"):
+            delta["tool_calls"] = [{"index": place, **call}
+                                   for place, call in enumerate(message["tool_calls"])]
+        yield delta

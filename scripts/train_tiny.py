@@ -1,0 +1,314 @@
+"""Train the tiny engine's shipped model, from nothing, on the CPU.
+
+    python -m scripts.train_tiny --seed 7
+
+Needs torch (the `train` extra); everything else in the project does without it. The tokenizer
+and all fillers come from the text that Python itself brings along (`make_corpus`), the tasks
+from `tiny_tasks`. Only assistant tokens after the last user message count in the loss. Phase
+one uses short conversations with random gaps in the positions; phase two puts real long text
+in front.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2.sandbox
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn import functional
+
+from scripts.make_corpus import Corpus, make_corpus
+from scripts.tiny_network import Cache, Network, Shape
+from scripts.tiny_tasks import Conversation, Filler, sample
+
+SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+"""Qwen's pre-tokenizer: every digit is a token of its own."""
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>",
+         "</tool_response>")
+PAD, START, END = 0, 1, 2
+
+
+def make_filler(corpus: Corpus) -> Filler:
+    """Random pieces of the corpus, prose twice as often as code, cut at word ends."""
+    texts = ["\n\n".join(corpus.english), "\n\n".join(corpus.code)]
+
+    def filler(rng: random.Random, length: int) -> str:
+        text = texts[0] if rng.random() < 0.67 else texts[1]
+        start = rng.randrange(len(text) - length - 100)
+        piece = text[start:start + length + 60]
+        return piece[piece.find(" ") + 1:][:length].strip() or "text"
+
+    return filler
+
+
+def train_tokenizer(corpus: Corpus, filler: Filler, render: Callable[[Conversation], str],
+                    size: int) -> Tokenizer:
+    """A byte-level BPE of exactly `size` ids over prose, code and some of the tasks."""
+    rng = random.Random(1)
+    english, code = "\n\n".join(corpus.english), "\n\n".join(corpus.code)
+    tasks = "\n".join(render(sample(rng, lambda _r, _n: "x")) for _ in range(1500))
+    for marker in (*SPECIAL, *ADDED):
+        tasks = tasks.replace(marker, "\n")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(ADDED), special_tokens=list(SPECIAL), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    share = 1_600_000
+    tokenizer.train_from_iterator([english[:share], code[:share], tasks], trainer)
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
+    return tokenizer
+
+
+def make_renderer(template: str) -> Callable[[Conversation], str]:
+    """Renders with the shipped chat template, as the engine does."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True,
+                                                               lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    compiled = environment.from_string(template)
+    return lambda talk: compiled.render(messages=talk.messages, tools=talk.tools,
+                                        add_generation_prompt=False)
+
+
+class Data:
+    """Batches of tokenised conversations; one instance has one random stream."""
+
+    def __init__(self, tokenizer: Tokenizer, render: Callable[[Conversation], str],
+                 filler: Filler, seed: int) -> None:
+        self.tokenizer, self.render, self.filler = tokenizer, render, filler
+        self.rng = random.Random(seed)
+        self.header = tokenizer.encode("<|im_start|>assistant\n").ids
+        self.lead = tokenizer.encode("<|im_start|>system\n").ids
+
+    def encode(self, talk: Conversation) -> tuple[list[int], list[bool]]:
+        """Ids, and which are learnt: the assistant turns after the last user message."""
+        ids = self.tokenizer.encode(self.render(talk)).ids
+        after = max(i for i, m in enumerate(talk.messages) if m["role"] == "user")
+        wanted = sum(m["role"] == "assistant" for m in talk.messages[after:])
+        starts = [i for i in range(len(ids)) if ids[i:i + len(self.header)] == self.header]
+        learnt = [False] * len(ids)
+        for start in starts[-wanted:]:
+            place = start + len(self.header)
+            while True:
+                if ids[place] == END and talk.open_ended:
+                    break
+                learnt[place] = True
+                if ids[place] == END:
+                    break
+                place += 1
+        return ids, learnt
+
+    def draw(self, count: int, limit: int) -> list[tuple[list[int], list[bool]]]:
+        """`count` conversations of at most `limit` tokens, of similar length."""
+        found = []
+        while len(found) < 4 * count:
+            ids, learnt = self.encode(sample(self.rng, self.filler))
+            if len(ids) <= limit:
+                found.append((ids, learnt))
+        found.sort(key=lambda pair: len(pair[0]))
+        first = self.rng.randrange(4) * count
+        return found[first:first + count]
+
+    def positions(self, ids: list[int], reach: int) -> list[int]:
+        """0, 1, 2, ... with random jumps of up to `reach` in front of some messages."""
+        jump, found = 0, []
+        chance = 0.5
+        for index, token in enumerate(ids):
+            if token == START and index and self.rng.random() < chance:
+                jump += int(math.exp(self.rng.uniform(2, math.log(max(reach - jump, 9)))))
+                jump = min(jump, reach)
+                chance = 0.15
+            found.append(index + jump)
+        return found
+
+    def tensors(self, rows: list[tuple[list[int], list[bool]]], reach: int, first: int = 0,
+                ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids, positions and targets (-100 where nothing is learnt), padded on the right."""
+        width = max(len(ids) for ids, _ in rows)
+        ids = torch.full((len(rows), width), PAD)
+        positions = torch.zeros(len(rows), width, dtype=torch.long)
+        targets = torch.full((len(rows), width), -100)
+        for row, (tokens, learnt) in enumerate(rows):
+            ids[row, :len(tokens)] = torch.tensor(tokens)
+            places = torch.tensor(self.positions(tokens, reach) if reach
+                                  else list(range(len(tokens))))
+            positions[row, :len(tokens)] = places + first
+            wanted = [t if yes else -100 for t, yes in zip(tokens[1:], learnt[1:], strict=True)]
+            targets[row, :len(tokens) - 1] = torch.tensor(wanted)
+        return ids, positions, targets
+
+
+def loss_of(network: Network, ids: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor,
+            past: Cache | None = None) -> torch.Tensor:
+    """Mean cross-entropy over the learnt tokens."""
+    hidden, _ = network(ids, positions, past)
+    chosen = targets >= 0
+    return functional.cross_entropy(network.logits(hidden[chosen]), targets[chosen])
+
+
+def long_prefix(network: Network, data: Data, length: int) -> Cache:
+    """Keys and values of a system message that starts with `length` tokens of real text.
+
+    They carry no gradient: one prefix is shared by a whole batch, which costs a tenth of
+    training on full sequences, and what has to be learnt is to look past it.
+    """
+    ids = list(data.lead)
+    while len(ids) < length:
+        text = data.filler(data.rng, min(9000, 3 * length)) + "\n\n"
+        ids += data.tokenizer.encode(text).ids
+    tokens = torch.tensor([ids[:length]])
+    with torch.no_grad():
+        _, past = network(tokens, torch.arange(length)[None])
+    return past
+
+
+def long_loss(network: Network, data: Data, count: int, longest: int) -> torch.Tensor:
+    """The loss of `count` conversations behind one shared long prefix."""
+    length = int(math.exp(data.rng.uniform(math.log(300), math.log(longest))))
+    past = long_prefix(network, data, length)
+    rows = [(ids[len(data.lead):], learnt[len(data.lead):]) for ids, learnt in
+            data.draw(count, 400)]
+    ids, positions, targets = data.tensors(rows, 0, length)
+    return loss_of(network, ids, positions, targets, past)
+
+
+def rate(step: int, options: argparse.Namespace) -> float:
+    """Learning rate: warm-up, then a cosine down to a tenth."""
+    total = options.steps + options.long_steps
+    if step < options.warmup:
+        return float(options.rate) * (step + 1) / options.warmup
+    done = (step - options.warmup) / max(1, total - options.warmup)
+    return float(options.rate) * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+
+
+def measure_tokenizer(tokenizer: Tokenizer, corpus: Corpus) -> dict[str, float]:
+    """Characters a token on the end of each corpus, which the merges did not see."""
+    found = {}
+    for name, texts in (("english", corpus.english), ("code", corpus.code)):
+        text = "\n\n".join(texts)[-300_000:]
+        found[name] = round(len(text) / len(tokenizer.encode(text).ids), 3)
+    return found
+
+
+def export(network: Network, tokenizer: Tokenizer, template: str, out: Path) -> None:
+    """Write the model folder in the Hugging Face layout."""
+    out.mkdir(parents=True, exist_ok=True)
+    shape = network.shape
+    files: dict[str, dict[str, Any]] = {
+        "config.json": shape.config(END, PAD),
+        "generation_config.json": {"eos_token_id": END, "pad_token_id": PAD},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[END],
+            "pad_token": SPECIAL[PAD], "model_max_length": shape.positions},
+    }
+    for name, content in files.items():
+        (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tokenizer.save(str(out / "tokenizer.json"))
+    (out / "chat_template.jinja").write_text(template, encoding="utf-8")
+    save_file(network.tensors(), str(out / "model.safetensors"), {"format": "pt"})
+
+
+def train(options: argparse.Namespace, network: Network, data: Data,
+          keep: Callable[[int], None]) -> list[list[float]]:
+    """Run both phases; gives [step, loss, seconds] rows."""
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    others = [p for p in network.parameters() if p.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+        lr=options.rate, betas=(0.9, 0.98))
+    began, rows, recent = time.monotonic(), [], []
+    for step in range(options.steps + options.long_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, options)
+        if step < options.steps:
+            batch = data.draw(options.batch, options.limit)
+            loss = loss_of(network, *data.tensors(batch, options.reach))
+        else:
+            loss = long_loss(network, data, options.long_batch, options.longest)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        recent.append(loss.item())
+        if (step + 1) % 25 == 0:
+            rows.append([step + 1, round(sum(recent) / len(recent), 4),
+                         round(time.monotonic() - began, 1)])
+            sys.stderr.write(f"step {rows[-1][0]} loss {rows[-1][1]} {rows[-1][2]} s\n")
+            recent = []
+        if (step + 1) % options.keep_every == 0:
+            keep(step + 1)
+    return rows
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, default=Path("explorer/engine/tiny/weights"))
+    parser.add_argument("--checkpoints", type=Path, help="also keep a model here now and then")
+    parser.add_argument("--keep-every", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=2000, help="short steps")
+    parser.add_argument("--long-steps", type=int, default=150)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--long-batch", type=int, default=12)
+    parser.add_argument("--limit", type=int, default=420, help="longest short conversation")
+    parser.add_argument("--longest", type=int, default=8000, help="longest prefix, tokens")
+    parser.add_argument("--reach", type=int, default=8000, help="largest position jump")
+    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--warmup", type=int, default=60)
+    parser.add_argument("--vocab", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(options.threads)
+    corpus = make_corpus()
+    filler = make_filler(corpus)
+    here = Path(__file__).resolve().parent.parent
+    template = (here / "explorer/engine/tiny/weights/chat_template.jinja").read_text("utf-8")
+    render = make_renderer(template)
+    tokenizer = train_tokenizer(corpus, filler, render, options.vocab)
+    density = measure_tokenizer(tokenizer, corpus)
+    network = Network(Shape(vocab_size=tokenizer.get_vocab_size()))
+    size = sum(p.numel() for p in network.parameters())
+    sys.stderr.write(f"{size} parameters, characters a token {density}\n")
+    data = Data(tokenizer, render, filler, options.seed)
+
+    def keep(step: int) -> None:
+        if options.checkpoints:
+            export(network, tokenizer, template, options.checkpoints / f"step{step:05d}")
+
+    began = time.process_time()
+    losses = train(options, network, data, keep)
+    export(network, tokenizer, template, options.out)
+    report = {
+        "command": " ".join(["python -m scripts.train_tiny", *sys.argv[1:]]),
+        "seed": options.seed, "parameters": size,
+        "steps": options.steps, "long_steps": options.long_steps,
+        "characters_per_token": density, "losses": losses,
+        "cpu_seconds": round(time.process_time() - began), "torch": torch.__version__,
+        "python": sys.version.split()[0],
+    }
+    (options.out / "training_report.json").write_text(json.dumps(report) + "\n",
+                                                      encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
