@@ -134,7 +134,7 @@ ROLLOUT = Table(
         _must("engine_version", Kind.TEXT, "Version the engine reported."),
         _must("model", Kind.TEXT, "Model the rollout was admitted for."),
         Column("tokenizer_id", Kind.TEXT, "Which `vocabulary` decodes its ids."),
-        Column("chat_template_sha256", Kind.TEXT, "Digest of the chat template.", "hex"),
+        Column("chat_template_sha256", Kind.TEXT, "Digest of the chat template.", unit="hex"),
         Column("certificate_id", Kind.TEXT, "Certificate in force at admission."),
         _must("app_version", Kind.TEXT, "Version of the program that admitted it."),
     ),

@@ -129,7 +129,9 @@ class BodyMemory:
 
     def _remember(self, call: Call, own: dict[BodyKind, _Known]) -> None:
         self.forget(call.call_id)
-        kept = {kind: each for kind, each in own.items() if kind is not BodyKind.SUBMITTED}
+        kept: dict[BodyKind, _Known] = {
+            kind: each for kind, each in own.items() if kind is not BodyKind.SUBMITTED
+        }
         if not kept:
             return
         self._calls[call.call_id] = kept

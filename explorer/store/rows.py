@@ -187,7 +187,13 @@ def encode_certificate(certificate: Certificate) -> Row:
 def decode_certificate(row: Row) -> Certificate:
     """Decode a `certificate` row."""
     return Certificate(
-        *row[:7],
+        certificate_id=row[0],
+        time_us=row[1],
+        engine_kind=row[2],
+        engine_name=row[3],
+        engine_version=row[4],
+        model=row[5],
+        fingerprint=row[6],
         capture_level=CaptureLevel(row[7]),
         logprob_kind=LogprobKind(row[8]),
         certifiable=row[9],
@@ -219,7 +225,19 @@ def encode_judgement(judgement: JudgementRow) -> Row:
 
 def decode_judgement(row: Row) -> JudgementRow:
     """Decode a `judgement` row."""
-    return JudgementRow(RolloutId(row[0]), *row[1:10], tuple(jsontext.load(row[10])))
+    return JudgementRow(
+        rollout_id=RolloutId(row[0]),
+        inputs_sha256=row[1],
+        policy=row[2],
+        time_us=row[3],
+        trainable=row[4],
+        supervised_tokens=row[5],
+        generated_tokens=row[6],
+        n_calls=row[7],
+        n_fatal=row[8],
+        n_warn=row[9],
+        reasons=tuple(jsontext.load(row[10])),
+    )
 
 
 def encode_quarantined(row: QuarantinedRow) -> Row:

@@ -1,0 +1,138 @@
+"""Records to rows in the writer thread: event numbers, body bases, known vocabularies.
+
+Owns: the writer's memory (recent bodies, next event numbers). Must not know: commits.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from explorer import columns
+from explorer.columns import Table
+from explorer.records import Admission, Certificate, Rollout, RolloutEvent
+from explorer.store import rows
+from explorer.store.bodies import BodyMemory
+from explorer.store.callrows import encode_admission, encode_call
+from explorer.store.database import Database
+from explorer.store.interface import JudgementRow
+from explorer.store.rows import Row
+from explorer.store.work import EndedCall, Record, Vocabulary, Work
+
+# What an encoder may raise for a record that cannot be stored exactly.
+ENCODE_ERRORS = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_DUMP_LIMIT = 20_000
+_VALUE_LIMIT = 400
+
+TableRow = tuple[Table, Row]
+
+
+class Encoder:
+    """Turns work into rows; used by the writer thread only."""
+
+    def __init__(self, database: Database, body_memory_bytes: int) -> None:
+        self._database = database
+        self._bodies = BodyMemory(body_memory_bytes)
+        self._next_event: dict[str, int] = {}
+
+    def encode(self, work: Work) -> list[TableRow]:
+        """Encode one record; none for a vocabulary that is stored already.
+
+        Raises `ENCODE_ERRORS` for an unstorable record, `StoreFailed` when an event's
+        number cannot be read because the database is not open.
+        """
+        record = work.record
+        if isinstance(record, EndedCall):
+            packed = self._bodies.pack(record.call, record.bodies)
+            return [(columns.CALL, encode_call(record.call, packed))]
+        if isinstance(record, Admission):
+            return [(columns.CALL, encode_admission(record))]
+        if isinstance(record, RolloutEvent):
+            numbered = self._numbered(record)
+            work.record = work.result = numbered
+            return [(columns.ROLLOUT_EVENT, rows.encode_event(numbered))]
+        if isinstance(record, Rollout):
+            self._next_event.setdefault(record.rollout_id, 0)
+            return [(columns.ROLLOUT, rows.encode_rollout(record))]
+        if isinstance(record, Certificate):
+            return [(columns.CERTIFICATE, rows.encode_certificate(record))]
+        if isinstance(record, JudgementRow):
+            return [(columns.JUDGEMENT, rows.encode_judgement(record))]
+        return self._encode_vocabulary(record)
+
+    def forget(self, work: Work) -> None:
+        """Undo the memory of a call that was not stored, so nothing builds on it."""
+        if isinstance(work.record, EndedCall):
+            self._bodies.forget(work.record.call.call_id)
+
+    def _numbered(self, event: RolloutEvent) -> RolloutEvent:
+        if event.sequence >= 0:
+            known = self._next_event.get(event.rollout_id)
+            if known is not None:
+                self._next_event[event.rollout_id] = max(known, event.sequence + 1)
+            return event
+        number = self._next_event.get(event.rollout_id)
+        if number is None:
+            found = self._database.writer.execute(
+                "SELECT max(sequence) FROM rollout_event WHERE rollout_id = ?",
+                [event.rollout_id],
+            ).fetchone()
+            number = 0 if found is None or found[0] is None else int(found[0]) + 1
+        self._next_event[event.rollout_id] = number + 1
+        return replace(event, sequence=number)
+
+    def _encode_vocabulary(self, vocabulary: Vocabulary) -> list[TableRow]:
+        stored: dict[str, bool] = {}
+        found: list[TableRow] = []
+        for entry in vocabulary.entries:
+            if entry.tokenizer_id not in stored:
+                row = self._database.writer.execute(
+                    "SELECT 1 FROM vocabulary WHERE tokenizer_id = ? LIMIT 1",
+                    [entry.tokenizer_id],
+                ).fetchone()
+                stored[entry.tokenizer_id] = row is not None
+            if not stored[entry.tokenizer_id]:
+                found.append((columns.VOCABULARY, rows.encode_vocabulary(entry)))
+        return found
+
+
+def describe(record: Record) -> tuple[str, str, str | None]:
+    """Return kind, id and rollout id of a record, printable whatever they hold."""
+    inner = record.call if isinstance(record, EndedCall) else record
+    kind = {"EndedCall": "call", "RolloutEvent": "event", "JudgementRow": "judgement"}.get(
+        type(record).__name__, type(record).__name__.lower()
+    )
+    own = getattr(inner, "call_id", None) or getattr(inner, "certificate_id", None)
+    rollout = getattr(inner, "rollout_id", None)
+    return kind, _printable(own or rollout), None if rollout is None else _printable(rollout)
+
+
+def _printable(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text.encode("ascii", "backslashreplace").decode()[:_VALUE_LIMIT]
+
+
+def dump(record: Record) -> str:
+    """Render a record as JSON-like text for quarantine; long values are cut."""
+    return json.dumps(_plain(record, 0), ensure_ascii=True)[:_DUMP_LIMIT]
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if is_dataclass(value) and depth < 6:
+        return {f.name: _plain(getattr(value, f.name), depth + 1) for f in fields(value)}
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "size": int(value.size), "first": repr(value[:8])}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": len(value), "first_hex": bytes(value[:64]).hex()}
+    if isinstance(value, dict) and depth < 6:
+        return {_printable(k): _plain(v, depth + 1) for k, v in list(value.items())[:50]}
+    if isinstance(value, (list, tuple)) and depth < 6:
+        return [_plain(each, depth + 1) for each in value[:50]]
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else repr(value)[:_VALUE_LIMIT]
+    return _printable(value)

@@ -1,0 +1,166 @@
+"""The queue between event loops and the writer thread.
+
+Owns: one piece of work with the future that waits for it, how a group is collected,
+and how futures are answered. Must not know: rows, the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from explorer.records import (
+    Admission,
+    Body,
+    Call,
+    Certificate,
+    Rollout,
+    RolloutEvent,
+    VocabularyEntry,
+)
+from explorer.store.interface import JudgementRow
+
+GROUP_ITEMS = 256
+GROUP_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndedCall:
+    """A call with its bodies, stored together."""
+
+    call: Call
+    bodies: Sequence[Body]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of one or more tokenizers."""
+
+    entries: Sequence[VocabularyEntry]
+
+
+Record = (
+    Rollout | RolloutEvent | Admission | EndedCall | Certificate | Vocabulary | JudgementRow
+)
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One record on its way to the database, and who waits for it."""
+
+    record: Record
+    future: asyncio.Future[Any]
+    size: int
+    result: Any = None
+    error: Exception | None = None
+
+
+def size_of(record: Record) -> int:
+    """Estimate the bytes a record adds to a commit."""
+    if isinstance(record, EndedCall):
+        return 1024 + sum(len(body.data) for body in record.bodies)
+    if isinstance(record, Vocabulary):
+        return 32 * len(record.entries)
+    return 512
+
+
+class WorkQueue:
+    """Work waiting for the writer thread; `put` never blocks."""
+
+    def __init__(self, linger_s: float) -> None:
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._held: Work | None = None
+        self._linger_s = linger_s
+        self._guard = threading.Lock()
+        self._closed = False
+
+    def put(self, work: Work) -> bool:
+        """Queue work; False once the queue is closed."""
+        with self._guard:
+            if self._closed:
+                return False
+            self._queue.put(work)
+            return True
+
+    def close(self) -> None:
+        """Take no more work; `collect` empties the queue and then answers None."""
+        with self._guard:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+
+    def depth(self) -> int:
+        """How many pieces of work wait."""
+        return self._queue.qsize()
+
+    def _next(self, wait_s: float) -> Work | None | bool:
+        """Return work, None for "closed", False for "nothing came"."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
+        try:
+            if wait_s <= 0:
+                return self._queue.get_nowait()
+            return self._queue.get(timeout=wait_s)
+        except queue.Empty:
+            return False
+
+    def collect(self, wait_s: float) -> list[Work] | None:
+        """Return the next group, empty after ``wait_s`` without work, None at the end.
+
+        There is no timer: while one group commits, the next one gathers. Admissions
+        alone wait up to the linger time for company, because nobody waits for them.
+        """
+        group: list[Work] = []
+        size = 0
+        wait = wait_s
+        deadline = 0.0
+        while len(group) < GROUP_ITEMS:
+            work = self._next(wait)
+            if work is None:
+                if not group:
+                    return None
+                self._queue.put(None)
+                break
+            if isinstance(work, bool):
+                break
+            if group and size + work.size > GROUP_BYTES:
+                self._held = work
+                break
+            if not group:
+                deadline = time.monotonic() + self._linger_s
+            group.append(work)
+            size += work.size
+            idle = isinstance(work.record, Admission) and deadline > 0
+            deadline = deadline if idle else 0.0
+            wait = max(0.0, deadline - time.monotonic()) if idle else 0.0
+        return group
+
+
+def answer(group: Sequence[Work]) -> None:
+    """Answer every future of a finished group, one wake-up per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Work]] = {}
+    for work in group:
+        by_loop.setdefault(work.future.get_loop(), []).append(work)
+    for loop, works in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, works)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            continue
+
+
+def _settle(works: Sequence[Work]) -> None:
+    for work in works:
+        if work.future.done():
+            continue
+        if work.error is None:
+            work.future.set_result(work.result)
+        else:
+            work.future.set_exception(work.error)
+            if isinstance(work.record, Admission):
+                work.future.exception()  # seldom awaited: no "never retrieved" warning
