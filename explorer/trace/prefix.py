@@ -169,9 +169,7 @@ class PrefixIndex:
         """
         return self.find_parent_of(self.extend(EMPTY_STATE, prompt_ids), prompt_ids, 0)
 
-    def find_parent_of(
-        self, state: SequenceState, window: IdArray, start: int
-    ) -> Match | None:
+    def find_parent_of(self, state: SequenceState, window: IdArray, start: int) -> Match | None:
         """`find_parent` for a prompt of which only the end is at hand.
 
         Args:

@@ -12,11 +12,11 @@ went on. The first tool-bearing root is the main agent and is never a subagent.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from explorer.records import Call, CallId
-from explorer.trace.tree import Node, Tree
+from explorer.trace.tree import Tree
 
 _PARENT_CLAIMS = (
     "parent_session_id",
@@ -32,6 +32,14 @@ _AGENT_CLAIMS = ("claude_code_agent_id", "agent_id")
 Evidence = tuple[str, str]
 
 
+class Wait(NamedTuple):
+    """Admission order in which a conversation asked for tools and in which it went on."""
+
+    asked: int
+    went_on: int
+    call_id: CallId
+
+
 def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evidence]:
     """Subagent calls with ``(rule, why)``; descendants of one are subagents too."""
     tool_roots = [root for root in tree.roots if _has_tools(tree, by_id, root)]
@@ -43,12 +51,24 @@ def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evi
         for root in tool_roots[1:]
         if (evidence := _claim(by_id[root], by_id[main])) is not None
     }
-    waits = _waits(tree, by_id, set(own_roots))
+    waits = _waits(tree, by_id)
+    asked = 0
+    active: list[Wait] = []
     for root in tool_roots[1:]:
-        if root not in own_roots:
-            nested = _nested(by_id[root], by_id, waits)
-            if nested is not None:
-                own_roots[root] = nested
+        start = by_id[root].sequence
+        while asked < len(waits) and waits[asked].asked < start:
+            active.append(waits[asked])
+            asked += 1
+        # A subagent that waits proves nothing about the others: the main agent may
+        # begin anew beside it.
+        active = [
+            wait
+            for wait in active
+            if wait.went_on > start and tree.nodes[wait.call_id].root_id not in own_roots
+        ]
+        nested = _nested(by_id[root], by_id, active)
+        if root not in own_roots and nested is not None:
+            own_roots[root] = nested
     return {
         node.call_id: own_roots[node.root_id]
         for node in tree.nodes.values()
@@ -91,19 +111,12 @@ def _claim(call: Call, main: Call) -> Evidence | None:
     return None
 
 
-def _waits(
-    tree: Tree, by_id: Mapping[CallId, Call], excluded: set[CallId]
-) -> list[tuple[int, int, CallId]]:
-    """Spans of admission order in which a conversation waited for its tools:
-    ``(asked, went on, asking call)``, by the first."""
+def _waits(tree: Tree, by_id: Mapping[CallId, Call]) -> list[Wait]:
     spans = []
     for node in tree.nodes.values():
-        call = by_id[node.call_id]
-        if node.root_id in excluded or not node.children or not _asked_tools(call):
-            continue
-        went_on = _next_call(tree, node)
-        if went_on > call.sequence:
-            spans.append((call.sequence, went_on, node.call_id))
+        if node.children and _asked_tools(by_id[node.call_id]):
+            went_on = min(tree.nodes[child].sequence for child in node.children)
+            spans.append(Wait(node.sequence, went_on, node.call_id))
     return sorted(spans)
 
 
@@ -113,27 +126,18 @@ def _asked_tools(call: Call) -> bool:
     )
 
 
-def _next_call(tree: Tree, node: Node) -> int:
-    return min(tree.nodes[child].sequence for child in node.children)
-
-
-def _nested(
-    call: Call, by_id: Mapping[CallId, Call], waits: list[tuple[int, int, CallId]]
-) -> Evidence | None:
-    """Looks at the latest wait that began before the root did."""
-    place = bisect_left(waits, (call.sequence,)) - 1
-    while place >= 0:
-        asked, went_on, waiting_id = waits[place]
-        waiting = by_id[waiting_id]
-        if asked < call.sequence < went_on and waiting.ended_us <= call.started_us:
-            differs = None not in (waiting.system_digest, call.system_digest) and (
-                waiting.system_digest != call.system_digest
+def _nested(call: Call, by_id: Mapping[CallId, Call], active: list[Wait]) -> Evidence | None:
+    for wait in active:
+        waiting = by_id[wait.call_id]
+        known = None not in (waiting.system_digest, call.system_digest)
+        if (
+            known
+            and waiting.system_digest != call.system_digest
+            and waiting.ended_us <= call.started_us
+        ):
+            return (
+                "nested_in_tool_call",
+                f"began with its own system prompt while call {wait.call_id} "
+                "waited for its tools",
             )
-            if differs:
-                return (
-                    "nested_in_tool_call",
-                    f"began with its own system prompt while call {waiting_id} "
-                    "waited for its tools",
-                )
-        place -= 1
     return None

@@ -1,0 +1,269 @@
+"""The closed table of findings: what each code means, weighs and masks.
+
+Owns: `FINDINGS`, and how the table reads as documentation.
+Must not know: how a finding is detected (`checks`).
+
+A code that OpenEnv has keeps OpenEnv's name. The grade is that of a fact about a call
+the agent made; the same fact about any other call never forbids training and is
+graded ``WARN``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from explorer.records import Finding, Grade, MaskReason, Where
+
+
+@dataclass(frozen=True, slots=True)
+class FindingSpec:
+    """One row of the table.
+
+    `mask_reason` masks all sampled tokens of the call, unless `per_token` is set: then
+    only the tokens concerned.
+    """
+
+    code: str
+    grade: Grade
+    meaning: str
+    hint: str = ""
+    mask_reason: MaskReason | None = None
+    per_token: bool = False
+
+
+_F, _W, _I = Grade.FATAL, Grade.WARN, Grade.INFO
+_M = MaskReason
+
+_ENGINE_IDS = "Start the engine with token ids switched on; `doctor` shows what it returns."
+_ENGINE_LOGPROBS = "Ask `doctor` whether this engine returns a logprob for every token."
+_EXCLUDE = "Exclude the call (recorded override) to train on the others."
+
+_TABLE = (
+    # Data of one call, worst first; the first that holds gives the call its mask reason.
+    FindingSpec(
+        "record_inconsistent",
+        _F,
+        "The stored parts of the call do not fit together, so its prompt is unknown.",
+        "The store may be damaged: run `verify`.",
+        _M.PROMPT_IDS_MISSING,
+    ),
+    FindingSpec(
+        "chain_mismatch",
+        _F,
+        "The ids do not match the chain hash that was recorded with them.",
+        "The record was changed after capture; nothing of it can be trusted.",
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
+        "conflicting_prompt_ids",
+        _F,
+        "The engine gave two different lists of prompt ids.",
+        _EXCLUDE,
+        _M.PROMPT_IDS_MISSING,
+    ),
+    FindingSpec(
+        "no_prompt_ids",
+        _F,
+        "The ids of the prompt are missing or empty.",
+        _ENGINE_IDS,
+        _M.PROMPT_IDS_MISSING,
+    ),
+    FindingSpec(
+        "ids_disagree",
+        _F,
+        "Two places of the reply give different sampled ids.",
+        _EXCLUDE,
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
+        "ids_missing",
+        _F,
+        "The ids of the sampled tokens are missing; they are never rebuilt from text.",
+        _ENGINE_IDS,
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
+        "capture_level_low",
+        _F,
+        "The call was captured below the level `tokens`.",
+        _ENGINE_IDS,
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
+        "invalid_token_id",
+        _F,
+        "A token id is negative or not an integer.",
+        _EXCLUDE,
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
+        "token_count_mismatch",
+        _F,
+        "The number of sampled ids is not the number the engine counted.",
+        _EXCLUDE,
+        _M.COUNT_MISMATCH,
+    ),
+    FindingSpec(
+        "prompt_count_mismatch",
+        _F,
+        "The number of prompt ids is not the number the engine counted.",
+        _EXCLUDE,
+        _M.COUNT_MISMATCH,
+    ),
+    FindingSpec(
+        "logprob_misalign",
+        _F,
+        "There is not exactly one logprob per sampled id.",
+        _EXCLUDE,
+        _M.COUNT_MISMATCH,
+    ),
+    FindingSpec(
+        "no_logprobs", _F, "No logprobs were captured.", _ENGINE_LOGPROBS, _M.LOGPROB_MISSING
+    ),
+    FindingSpec(
+        "logprob_missing",
+        _F,
+        "A sampled token has no logprob (null); null is never read as 0.0.",
+        _EXCLUDE,
+        _M.LOGPROB_MISSING,
+    ),
+    FindingSpec(
+        "invalid_logprob",
+        _F,
+        "A logprob is not a number or is infinite.",
+        _EXCLUDE,
+        _M.LOGPROB_NOT_FINITE,
+    ),
+    FindingSpec(
+        "positive_logprob",
+        _F,
+        "A logprob is above zero by more than rounding.",
+        _EXCLUDE,
+        _M.LOGPROB_NOT_FINITE,
+    ),
+    FindingSpec(
+        "engine_aborted",
+        _W,
+        "The engine ended the generation with `abort` or `error`.",
+        "",
+        _M.ABORTED,
+    ),
+    FindingSpec(
+        "finish_missing",
+        _W,
+        "The reply does not say why it ended, so it may be cut.",
+        "",
+        _M.ABORTED,
+    ),
+    FindingSpec(
+        "sentinel_logprob",
+        _W,
+        "A logprob is -9999 or less, which engines write for no value.",
+        "The token is masked; the others of the call train.",
+        _M.LOGPROB_NOT_FINITE,
+        per_token=True,
+    ),
+    FindingSpec(
+        "suspicious_zero_logprobs",
+        _W,
+        "Every logprob of several is exactly 0.0, as if logprobs were switched off.",
+        _ENGINE_LOGPROBS,
+    ),
+    FindingSpec("no_sampled_ids", _W, "The engine sampled no token."),
+    FindingSpec("truncated_turn", _W, "The output cap ended the turn, not the model."),
+    FindingSpec("exceeds_max_tokens", _W, "More tokens were sampled than were asked for."),
+    FindingSpec("version_crossed", _W, "The weights changed while the call ran."),
+    FindingSpec(
+        "constrained_call", _I, "A grammar, bias or forced tool took part in the sampling."
+    ),
+    FindingSpec("greedy_call", _I, "The call took the likeliest token every time."),
+    FindingSpec("injected_call", _I, "The proxy wrote this reply; nothing was sampled."),
+    FindingSpec("ids_recovered_from_strings", _I, "Ids were read from `token_id:N` strings."),
+    FindingSpec("duplicate_tool_call_id", _W, "Two tool calls of one reply share an id."),
+    FindingSpec("arguments_not_string", _W, "Tool arguments came as an object, not as text."),
+    FindingSpec("tool_calls_with_stop", _I, "Tool calls came with the finish reason `stop`."),
+    FindingSpec("note", _I, "The reply parser noted something this version does not know."),
+    # How a call ended.
+    FindingSpec("call_failed", _W, "The call failed; it is kept and never trains."),
+    FindingSpec("call_aborted", _W, "The call was aborted; it is kept and never trains."),
+    FindingSpec("lost_on_restart", _W, "The call was in flight when the server stopped."),
+    FindingSpec("open_at_close", _W, "The call had not ended when the rollout was closed."),
+    FindingSpec("calls_refused", _I, "Calls were refused before they reached the engine."),
+    # The rollout.
+    FindingSpec("no_turns", _F, "No call of the rollout ended with a reply."),
+    FindingSpec(
+        "nothing_trainable", _F, "No token of the rollout may train.", "See the mask reasons."
+    ),
+    FindingSpec(
+        "uncertified_engine",
+        _F,
+        "No passing certificate says what this engine's logprobs are.",
+        "Run `doctor`, or accept it with a recorded override.",
+        _M.UNCERTIFIED,
+    ),
+    FindingSpec(
+        "raw_logprobs",
+        _F,
+        "The engine's logprobs are those before temperature and filters.",
+        "Start the engine with processed logprobs.",
+        _M.UNCERTIFIED,
+    ),
+    FindingSpec(
+        "scripted_engine",
+        _F,
+        "The engine's logprobs are made up.",
+        "",
+        _M.UNCERTIFIED,
+    ),
+    FindingSpec("logprobs_accepted", _W, "A person accepted logprobs that are not certified."),
+    FindingSpec("multiple_roots", _W, "The agent's work starts in more than one place."),
+    FindingSpec("prefix_break", _W, "A prompt left the sequence it might have continued."),
+    FindingSpec("forks", _I, "A call was continued in more than one way."),
+    FindingSpec("discarded_turns", _W, "Answers the harness did not use are masked."),
+    FindingSpec(
+        "ambiguous_siblings",
+        _W,
+        "Several answers to one prompt, none continued: nobody can say which was used.",
+        "Give one of them a role override.",
+    ),
+    FindingSpec("ambiguous_parent", _I, "Twin calls are equally good parents; the first is."),
+    FindingSpec("degenerate_rollout", _W, "The agent made a single call."),
+    FindingSpec("harness_exit", _W, "The harness ended with an exit code other than 0."),
+    FindingSpec("override_ignored", _W, "An override names no call or span of this rollout."),
+)
+
+FINDINGS: dict[str, FindingSpec] = {spec.code: spec for spec in _TABLE}
+
+# The order in which data findings give a whole call its mask reason.
+PRECEDENCE: dict[str, int] = {spec.code: place for place, spec in enumerate(_TABLE)}
+
+_WEIGHT = {Grade.FATAL: 0, Grade.WARN: 1, Grade.INFO: 2}
+
+
+def make_finding(
+    code: str, where: Where, detail: str = "", grade: Grade | None = None
+) -> Finding:
+    """A finding of the table, with the detail of this case in its message."""
+    spec = FINDINGS[code]
+    message = f"{spec.meaning} {detail}".strip()
+    return Finding(code, grade or spec.grade, where, message, spec.hint)
+
+
+def worst_first(findings: list[Finding]) -> tuple[Finding, ...]:
+    """By grade, otherwise in the order found."""
+    return tuple(sorted(findings, key=lambda finding: _WEIGHT[finding.grade]))
+
+
+def render_markdown() -> str:
+    """The table as a page of the reference."""
+    lines = [
+        "| code | grade | meaning | masks | hint |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for spec in _TABLE:
+        masks = "" if spec.mask_reason is None else f"`{spec.mask_reason}`"
+        if spec.per_token:
+            masks += " (that token)"
+        cells = (f"`{spec.code}`", spec.grade, spec.meaning, masks, spec.hint)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

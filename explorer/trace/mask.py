@@ -1,0 +1,281 @@
+"""Which tokens of a call may train, and the reason for every one that may not.
+
+Owns: the order of the mask rules, spans and the mask of a call's row.
+Must not know: how a role was decided or a fault was found.
+
+A row is a call's prompt followed by its completion. Only sampled tokens of the call
+itself can train in it: what an ancestor sampled trains in the ancestor's row. The rules
+are tried in this order, and the first that holds masks the whole completion:
+
+excluded by a person, failed or aborted, injected, role, ambiguous sibling, a fault of
+the data (see `findings`), uncertified engine, constrained, greedy, version crossed,
+truncated. Then single tokens: excluded spans, sentinels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from explorer.records import (
+    Call,
+    CallId,
+    CallStatus,
+    Certificate,
+    Finding,
+    LogprobKind,
+    MaskReason,
+    Override,
+    Role,
+)
+from explorer.trace.checks import sentinel_logprobs
+from explorer.trace.findings import FINDINGS, PRECEDENCE
+from explorer.trace.policy import Policy
+from explorer.trace.roles import RoleDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Token positions ``[start, end)`` of a row that share one reason."""
+
+    start: int
+    end: int
+    reason: MaskReason
+
+
+@dataclass(frozen=True, slots=True)
+class CallMask:
+    """The mask of one call's row.
+
+    Attributes:
+        prompt_len, length: of the row, in tokens; 0 and the completion's length when
+            the prompt's ids are not known.
+        own: spans over the tokens that no ancestor has: ``[own_start, length)``.
+        reason: of the whole completion; None when its tokens differ or all train.
+        parent: the mask of the call whose whole row this row begins with.
+        supervised: how many tokens train.
+    """
+
+    call_id: CallId
+    prompt_len: int
+    length: int
+    own: tuple[Span, ...]
+    reason: MaskReason | None
+    parent: CallMask | None
+    supervised: int
+
+    @property
+    def own_start(self) -> int:
+        """Where the tokens begin that no ancestor has."""
+        return 0 if self.parent is None else self.parent.length
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Maximal, ordered spans that cover the row exactly; costs the depth."""
+        line: list[CallMask] = []
+        mask = self.parent
+        while mask is not None:
+            line.append(mask)
+            mask = mask.parent
+        inherited: list[Span] = []
+        for ancestor in reversed(line):
+            inherited += [span for span in ancestor.own if span.start < ancestor.prompt_len]
+            inherited.append(
+                Span(ancestor.prompt_len, ancestor.length, MaskReason.OWNED_BY_OTHER_ROW)
+            )
+        return merge([*inherited, *self.own])
+
+    @property
+    def completion(self) -> tuple[Span, ...]:
+        """The spans over the call's own sampled tokens."""
+        return tuple(span for span in self.own if span.start >= self.prompt_len)
+
+    def bits(self) -> NDArray[np.int8]:
+        """1 where a token trains; one entry per token of the row."""
+        bits = np.zeros(self.length, dtype=np.int8)
+        for span in self.own:
+            if span.reason is MaskReason.SAMPLED:
+                bits[span.start : span.end] = 1
+        return bits
+
+    def reasons(self) -> tuple[MaskReason, ...]:
+        """The reason of every token of the row, in order."""
+        return tuple(span.reason for span in self.spans for _ in range(span.end - span.start))
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a call's row begins: the prompt's length (0 when its ids are not known) and
+    the mask of the parent whose row it continues."""
+
+    prompt_len: int
+    parent: CallMask | None = None
+
+
+def merge(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same cover with empty spans dropped and equal neighbours joined."""
+    merged: list[Span] = []
+    for span in spans:
+        if span.start >= span.end:
+            continue
+        if merged and merged[-1].reason is span.reason and merged[-1].end == span.start:
+            merged[-1] = Span(merged[-1].start, span.end, span.reason)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def mask_call(
+    call: Call,
+    decision: RoleDecision,
+    policy: Policy,
+    overrides: Sequence[Override],
+    certificate: Certificate | None,
+    findings: Sequence[Finding],
+    lineage: Lineage,
+) -> CallMask:
+    """The mask of one call's row.
+
+    Args:
+        overrides: those of the rollout, or only the ones that name this call or none.
+        findings: what `check_call` said about this very call.
+    """
+    mine = [item for item in overrides if item.call_id in (None, call.call_id)]
+    sampled = 0 if call.completion is None else int(call.completion.size)
+    start = lineage.prompt_len
+    reason = _whole_call(call, decision, policy, mine, certificate, findings)
+    if reason is not None:
+        completion: tuple[Span, ...] = (Span(start, start + sampled, reason),)
+    else:
+        completion = _per_token(call, mine, start, sampled)
+    before = 0 if lineage.parent is None else lineage.parent.length
+    kind = MaskReason.PROMPT if lineage.parent is None else MaskReason.ENVIRONMENT
+    own = merge([Span(before, start, kind), *completion])
+    return CallMask(
+        call_id=call.call_id,
+        prompt_len=start,
+        length=start + sampled,
+        own=own,
+        reason=reason,
+        parent=lineage.parent,
+        supervised=sum(
+            span.end - span.start for span in own if span.reason is MaskReason.SAMPLED
+        ),
+    )
+
+
+def excluded(call: Call, overrides: Iterable[Override]) -> bool:
+    """Whether a person dropped this call."""
+    return any(
+        item.kind == "exclude_call" and item.call_id == call.call_id for item in overrides
+    )
+
+
+def logprobs_accepted(
+    policy: Policy, overrides: Iterable[Override], certificate: Certificate | None
+) -> bool:
+    """Whether the engine's logprobs count as what training needs."""
+    if certificate is not None:
+        if certificate.passing:
+            return True
+        raw = certificate.logprob_kind is LogprobKind.RAW
+        if raw and certificate.certifiable and policy.accept_raw:
+            return True
+    return policy.allow_uncertified or any(item.kind == "accept_logprobs" for item in overrides)
+
+
+def _whole_call(
+    call: Call,
+    decision: RoleDecision,
+    policy: Policy,
+    mine: Sequence[Override],
+    certificate: Certificate | None,
+    findings: Sequence[Finding],
+) -> MaskReason | None:
+    if excluded(call, mine):
+        return MaskReason.EXCLUDED_BY_USER
+    if call.status is not CallStatus.COMMITTED:
+        failed = call.status is CallStatus.FAILED
+        return MaskReason.FAILED_CALL if failed else MaskReason.ABORTED
+    if call.injected:
+        return MaskReason.INJECTED_BY_PROXY
+    by_role = _by_role(decision, policy)
+    if by_role is not None:
+        return by_role
+    by_data = _by_data(findings)
+    if by_data is not None:
+        return by_data
+    if not logprobs_accepted(policy, mine, certificate):
+        return MaskReason.UNCERTIFIED
+    return _by_sampling(call, policy, mine)
+
+
+def _by_role(decision: RoleDecision, policy: Policy) -> MaskReason | None:
+    if decision.ambiguous:
+        return MaskReason.AMBIGUOUS_SIBLING
+    if decision.role is Role.SUBAGENT and policy.include_subagents:
+        return None
+    return {
+        Role.AGENT: None,
+        Role.SUBAGENT: MaskReason.SUBAGENT,
+        Role.AUXILIARY: MaskReason.AUXILIARY,
+        Role.DISCARDED: MaskReason.DISCARDED,
+        Role.FAILED: MaskReason.FAILED_CALL,
+    }[decision.role]
+
+
+def _by_data(findings: Sequence[Finding]) -> MaskReason | None:
+    codes = [
+        finding.code
+        for finding in findings
+        if FINDINGS[finding.code].mask_reason and not FINDINGS[finding.code].per_token
+    ]
+    return FINDINGS[min(codes, key=PRECEDENCE.__getitem__)].mask_reason if codes else None
+
+
+def _by_sampling(call: Call, policy: Policy, mine: Sequence[Override]) -> MaskReason | None:
+    if call.constraints and not policy.train_constrained:
+        return MaskReason.CONSTRAINED
+    if call.greedy and not policy.train_greedy:
+        return MaskReason.GREEDY
+    # An unknown end beside a known start is a crossing nobody has disproved.
+    crossed = call.weight_version_start != call.weight_version_end
+    accepted = policy.train_version_crossed or any(
+        item.kind == "accept_versions" for item in mine
+    )
+    if crossed and not accepted:
+        return MaskReason.VERSION_CROSSED
+    if call.finish_reason == "length" and not policy.train_truncated:
+        return MaskReason.TRUNCATED_POLICY
+    return None
+
+
+def _per_token(
+    call: Call, mine: Sequence[Override], start: int, sampled: int
+) -> tuple[Span, ...]:
+    """Spans over the completion of a call that trains, single tokens taken out."""
+    if sampled == 0 or call.logprobs is None:
+        return ()
+    excluded_here = np.zeros(sampled, dtype=np.bool_)
+    for item in mine:
+        if item.kind == "exclude_span" and item.call_id == call.call_id:
+            first = 0 if item.start is None else max(item.start - start, 0)
+            last = sampled if item.end is None else max(item.end - start, 0)
+            excluded_here[first:last] = True
+    # A value that is no number never trains, whatever the findings said.
+    without_value = sentinel_logprobs(call.logprobs) | ~np.isfinite(call.logprobs)
+    labels = np.where(excluded_here, 2, np.where(without_value, 1, 0))
+    names = (
+        MaskReason.SAMPLED,
+        MaskReason.LOGPROB_NOT_FINITE,
+        MaskReason.EXCLUDED_BY_USER,
+    )
+    edges = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), sampled]
+    return tuple(
+        Span(start + first, start + last, names[int(labels[first])])
+        for first, last in pairwise(edges)
+    )

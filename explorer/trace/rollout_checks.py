@@ -1,0 +1,213 @@
+"""What is true of a rollout as a whole, as graded findings.
+
+Owns: `check_rollout`: turns, roots, forks, siblings, the engine, overrides.
+Must not know: why a single call is at fault (`checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from explorer.records import (
+    Call,
+    CallId,
+    CallStatus,
+    Certificate,
+    Finding,
+    Grade,
+    LogprobKind,
+    MaskReason,
+    Role,
+    RolloutRecord,
+    Where,
+)
+from explorer.trace.breaks import BreakCause
+from explorer.trace.findings import make_finding
+from explorer.trace.mask import CallMask, logprobs_accepted
+from explorer.trace.policy import Policy
+from explorer.trace.roles import RoleDecision, live, sibling_groups
+from explorer.trace.state import RolloutState
+from explorer.trace.tree import Node, Tree
+
+_SILENT_CAUSES = frozenset({BreakCause.UNRELATED, BreakCause.SAME_PROMPT})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A rollout with everything decided about its calls."""
+
+    record: RolloutRecord
+    policy: Policy
+    state: RolloutState
+    tree: Tree
+    roles: Mapping[CallId, RoleDecision]
+    masks: Mapping[CallId, CallMask]
+
+    @property
+    def by_id(self) -> dict[CallId, Call]:
+        return {call.call_id: call for call in self.record.calls}
+
+    def where(self, call_id: CallId | None = None) -> Where:
+        return Where(self.record.rollout.rollout_id, call_id)
+
+    def agent_calls(self) -> list[Node]:
+        """Committed calls of the agent, in admission order."""
+        by_id = self.by_id
+        return [
+            node
+            for call_id, node in self.tree.nodes.items()
+            if self.roles[call_id].role is Role.AGENT and live(by_id[call_id])
+        ]
+
+
+def check_rollout(judged: Judged) -> tuple[Finding, ...]:
+    """Every fact about the rollout as a whole."""
+    return (
+        *_turns(judged),
+        *_engine(judged),
+        *_shape(judged),
+        *_siblings(judged),
+        *_ends(judged),
+        *_overrides(judged),
+    )
+
+
+def _turns(judged: Judged) -> Iterator[Finding]:
+    where = judged.where()
+    if not any(call.status is CallStatus.COMMITTED for call in judged.record.calls):
+        yield make_finding("no_turns", where)
+    elif not any(mask.supervised for mask in judged.masks.values()):
+        reasons: dict[MaskReason, None] = {}
+        for mask in judged.masks.values():
+            reasons.update((span.reason, None) for span in mask.completion)
+        detail = f"Masked as: {', '.join(reasons)}." if reasons else "Nothing was sampled."
+        yield make_finding("nothing_trainable", where, detail)
+    agent = judged.agent_calls()
+    if len(agent) == 1:
+        yield make_finding("degenerate_rollout", judged.where(agent[0].call_id))
+
+
+def _engine(judged: Judged) -> Iterator[Finding]:
+    certificate = judged.record.certificate
+    if certificate is not None and certificate.passing:
+        return
+    accepts = [item for item in judged.record.overrides if item.kind == "accept_logprobs"]
+    for item in accepts:
+        detail = f"By {item.who}: {item.reason}"
+        yield make_finding("logprobs_accepted", judged.where(item.call_id), detail)
+    general = [item for item in accepts if item.call_id is None]
+    refused = not logprobs_accepted(judged.policy, general, certificate) and (
+        not accepts
+        or any(
+            judged.masks[node.call_id].reason is MaskReason.UNCERTIFIED
+            for node in judged.agent_calls()
+        )
+    )
+    code = engine_code(certificate)
+    detail = "" if certificate is None else "; ".join(certificate.failures)
+    grade = Grade.FATAL if refused else Grade.WARN
+    yield make_finding(code, judged.where(), detail, grade)
+
+
+def engine_code(certificate: Certificate | None) -> str:
+    """The finding that names what a certificate lacks."""
+    if certificate is None:
+        return "uncertified_engine"
+    if not certificate.certifiable:
+        return "scripted_engine"
+    if certificate.logprob_kind is LogprobKind.RAW:
+        return "raw_logprobs"
+    return "uncertified_engine"
+
+
+def _shape(judged: Judged) -> Iterator[Finding]:
+    tree, roles = judged.tree, judged.roles
+    agent_roots = [root for root in tree.roots if roles[root].role is Role.AGENT]
+    if len(agent_roots) > 1:
+        yield make_finding("multiple_roots", judged.where(), f"{len(agent_roots)} roots.")
+    forks = 0
+    for node in tree.nodes.values():
+        forks += len(node.children) > 1
+        broke = node.break_
+        if node.parent_id is None and broke is not None:
+            expected = "the end" if broke.expected_id is None else broke.expected_id
+            actual = "the end" if broke.actual_id is None else broke.actual_id
+            detail = (
+                f"At {broke.offset} of call {broke.nearest_call_id}: "
+                f"expected {expected} got {actual} ({broke.cause})."
+            )
+            is_agent = roles[node.call_id].role is Role.AGENT
+            silent = broke.cause in _SILENT_CAUSES or not is_agent
+            grade = Grade.INFO if silent else Grade.WARN
+            yield make_finding("prefix_break", judged.where(node.call_id), detail, grade)
+    if forks:
+        yield make_finding("forks", judged.where(), f"{forks} calls.")
+
+
+def _siblings(judged: Judged) -> Iterator[Finding]:
+    roles, by_id = judged.roles, judged.by_id
+    discarded = [name for name, item in roles.items() if item.role is Role.DISCARDED]
+    if discarded:
+        detail = f"Calls: {', '.join(discarded[:10])}."
+        yield make_finding("discarded_turns", judged.where(), detail)
+    for group in sibling_groups(judged.tree):
+        alive = [node for node in group if live(by_id[node.call_id])]
+        unsure = [node.call_id for node in alive if roles[node.call_id].ambiguous]
+        if unsure:
+            detail = f"Calls: {', '.join(unsure)}."
+            yield make_finding("ambiguous_siblings", judged.where(unsure[0]), detail)
+        for node in alive:
+            twin = _twin_of_continued(node, alive, by_id)
+            if twin is not None:
+                detail = f"Call {twin} has the same prompt and sampled the same ids."
+                yield make_finding("ambiguous_parent", judged.where(node.call_id), detail)
+
+
+def _twin_of_continued(
+    node: Node, group: list[Node], by_id: Mapping[CallId, Call]
+) -> CallId | None:
+    """Another call of the group that could as well be the parent of this one's children."""
+    mine = by_id[node.call_id].completion
+    if not node.children or mine is None:
+        return None
+    for other in group:
+        theirs = by_id[other.call_id].completion
+        if other.call_id != node.call_id and theirs is not None and other.has_ids:
+            if np.array_equal(mine, theirs):
+                return other.call_id
+    return None
+
+
+def _ends(judged: Judged) -> Iterator[Finding]:
+    refused = [call for call in judged.record.calls if call.status is CallStatus.REFUSED]
+    if refused:
+        kinds = sorted({str(call.failure_kind or "refused") for call in refused})
+        detail = f"{len(refused)} calls ({', '.join(kinds)})."
+        yield make_finding("calls_refused", judged.where(), detail)
+    if judged.state.closed:
+        for admission in judged.record.open_calls:
+            yield make_finding("open_at_close", judged.where(admission.call_id))
+    if judged.state.exit_code:
+        detail = f"Exit code {judged.state.exit_code}."
+        yield make_finding("harness_exit", judged.where(), detail)
+
+
+def _overrides(judged: Judged) -> Iterator[Finding]:
+    needs_call = ("role", "exclude_call", "exclude_span")
+    known = (*needs_call, "accept_logprobs", "accept_versions")
+    for item in judged.record.overrides:
+        mask = None if item.call_id is None else judged.masks.get(item.call_id)
+        ignored = item.kind not in known
+        ignored = ignored or (item.call_id is not None and mask is None)
+        ignored = ignored or (item.call_id is None and item.kind in needs_call)
+        ignored = ignored or (item.kind == "role" and item.role is None)
+        if item.kind == "exclude_span" and mask is not None:
+            first = 0 if item.start is None else item.start
+            last = mask.length if item.end is None else item.end
+            ignored = min(last, mask.length) <= max(first, mask.prompt_len)
+        if ignored:
+            detail = f"{item.kind} by {item.who}."
+            yield make_finding("override_ignored", judged.where(item.call_id), detail)
