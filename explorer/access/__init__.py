@@ -1,0 +1,1 @@
+"""Who may reach what: hosts, origins, headers, and the operator's token."""

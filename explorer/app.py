@@ -1,0 +1,263 @@
+"""Wiring: settings to a running application. No rules live here.
+
+Owns: the order in which rooms start and stop, and which paths go to the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fastapi import FastAPI
+
+from explorer import __version__
+from explorer.access.guard import App, Guard, HostPolicy, Message, Receive, Scope, Send
+from explorer.access.operator import Operator, make_token
+from explorer.capture.credentials import SCOPE_KEY, take_from_path
+from explorer.capture.desk import Desk
+from explorer.capture.ids import now_us
+from explorer.capture.proxy import CaptureProxy, ProxyOptions
+from explorer.engine.probe import certify
+from explorer.engine.protocol import Engine
+from explorer.errors import EngineUnavailable, ExplorerError
+from explorer.export.judged import JudgedRollouts
+from explorer.records import (
+    CaptureLevel,
+    Certificate,
+    Rollout,
+    TokenizerId,
+    VocabularyEntry,
+)
+from explorer.settings import Settings
+from explorer.store.interface import Store
+from explorer.trace.policy import DEFAULT_POLICY, Policy
+from explorer.web import api
+from explorer.web.desk_access import ApiServices
+from explorer.web.services import Services
+from explorer.web.setup import mount
+
+log = logging.getLogger("explorer")
+
+_WIRE_PREFIXES = ("/v1/", "/v1beta/")
+_RETRY_PROBE_S = 5.0
+
+Vocabulary = Mapping[int, tuple[bytes, bool]]
+
+
+class Application:
+    """One process: engine, store, proxy and pages behind one ASGI callable.
+
+    Args:
+        settings: everything a person may choose.
+        engine: not started yet.
+        store: open.
+    """
+
+    def __init__(self, settings: Settings, engine: Engine, store: Store) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.store = store
+        self.made_token = make_token()
+        self.operator = Operator.of(settings, self.made_token)
+        self.certificate: Certificate | None = None
+        self.policy: Policy = replace(
+            DEFAULT_POLICY, allow_uncertified=settings.allow_uncertified
+        )
+        self.desk = Desk(store, settings.lineage_bytes)
+        self.proxy = CaptureProxy(
+            self.desk,
+            engine,
+            store,
+            ProxyOptions(
+                max_body_bytes=settings.max_body_bytes,
+                max_in_flight=settings.max_in_flight,
+                engine_timeout_s=settings.engine_timeout_s,
+                hold_s=settings.status_hold_s,
+                keepalive_s=settings.keepalive_s,
+                top_logprobs=settings.top_logprobs,
+            ),
+            level=self._level,
+            model=self._model,
+        )
+        self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
+        self._vocabularies: dict[TokenizerId, Vocabulary] = {}
+        self._tokenizer_id: TokenizerId | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._pages = self._make_pages()
+        hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
+        self._app: App = Guard(self._dispatch, hosts)
+
+    def _make_pages(self) -> FastAPI:
+        app = FastAPI(
+            title="Rollout Explorer", version=__version__, docs_url=None, redoc_url=None
+        )
+        services = Services(
+            store=self.store,
+            judged=self.judged,
+            settings=self.settings,
+            certificate=lambda: self.certificate,
+            vocabulary=self.vocabulary,
+            started_us=now_us(),
+        )
+        app.state.api = ApiServices(
+            store=self.store,
+            judged=self.judged,
+            desk=self.desk,
+            settings=self.settings,
+            operator=self.operator,
+            certificate=lambda: self.certificate,
+            template=self.template,
+            in_flight=lambda: self.proxy.in_flight,
+        )
+        app.include_router(api.router)
+        app.include_router(api.probes)
+        mount(app, services)
+        return app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI: the key leaves the path before anything can log it."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] == "http":
+            scope = take_from_path(scope)
+        await self._app(scope, receive, send)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire = scope["type"] == "http" and (
+            SCOPE_KEY in scope and scope[SCOPE_KEY] is not None
+            or scope["path"].startswith(_WIRE_PREFIXES)
+        )
+        if wire:
+            await self.proxy(scope, receive, send)
+        else:
+            await self._pages(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message: Message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except ExplorerError as error:
+                    await send({"type": "lifespan.startup.failed", "message": error.message})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def start(self) -> None:
+        """Engine up, certified; vocabulary kept; open rollouts known."""
+        await self.engine.start()
+        await self._certify()
+        await self.desk.start()
+
+    async def stop(self) -> None:
+        """Everything in flight is recorded, then rooms close in reverse order."""
+        if self._probing is not None:
+            self._probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._probing
+        await self.proxy.stop()
+        await self.engine.stop()
+        await self.store.close()
+
+    async def _certify(self) -> None:
+        certificate = await certify(self.engine, now_us())
+        self.certificate = certificate
+        if certificate.engine_name == "unreachable":
+            # Not sticky: the engine may come up later, and is probed again until then.
+            log.warning("engine not reachable yet: %s", "; ".join(certificate.failures))
+            if self._probing is None or self._probing.done():
+                self._probing = asyncio.create_task(self._probe_again())
+            return
+        await self.store.add_certificate(certificate)
+        await self._keep_vocabulary(certificate)
+        for failure in certificate.failures:
+            log.warning("engine: %s", failure)
+
+    async def _probe_again(self) -> None:
+        while self.certificate is None or self.certificate.engine_name == "unreachable":
+            await asyncio.sleep(_RETRY_PROBE_S)
+            try:
+                facts = await self.engine.facts()
+            except EngineUnavailable:
+                continue
+            log.info("engine %s answers now", facts.name)
+            await self._certify()
+
+    async def _keep_vocabulary(self, certificate: Certificate) -> None:
+        pieces = await self.engine.vocabulary()
+        digest = certificate.numbers.get("tokenizer_sha256")
+        if not pieces and self.settings.tokenizer:
+            from explorer.engine.vocabulary import from_transformers
+
+            digest, pieces = await asyncio.to_thread(from_transformers, self.settings.tokenizer)
+        if not pieces or not digest:
+            return
+        tokenizer_id = TokenizerId(str(digest))
+        self._tokenizer_id = tokenizer_id
+        await self.store.add_vocabulary(
+            [VocabularyEntry(tokenizer_id, p.token_id, p.raw, p.special) for p in pieces]
+        )
+
+    def vocabulary(self, tokenizer_id: TokenizerId | None) -> Vocabulary:
+        """Bytes and special flag of every id of a tokenizer; empty when unknown."""
+        if tokenizer_id is None:
+            return {}
+        kept = self._vocabularies.get(tokenizer_id)
+        if kept is None:
+            entries = self.store.vocabulary(tokenizer_id)
+            kept = {entry.token_id: (entry.raw, entry.special) for entry in entries}
+            if kept:
+                self._vocabularies[tokenizer_id] = kept
+        return kept
+
+    def template(self, wanted: Rollout) -> Rollout:
+        """A wanted rollout with the engine's facts filled in."""
+        certificate = self.certificate
+        if certificate is None:
+            return replace(wanted, app_version=__version__)
+        template = certificate.numbers.get("chat_template_sha256")
+        return replace(
+            wanted,
+            engine_kind=certificate.engine_kind,
+            engine_name=certificate.engine_name,
+            engine_version=certificate.engine_version,
+            model=certificate.model,
+            tokenizer_id=self._tokenizer_id,
+            chat_template_sha256=str(template) if template else None,
+            certificate_id=certificate.certificate_id,
+            app_version=__version__,
+        )
+
+    def _level(self) -> CaptureLevel:
+        certificate = self.certificate
+        if certificate is None or certificate.engine_name == "unreachable":
+            # Ask for everything: the reply decides, and a wrong guess loses nothing.
+            return CaptureLevel.TOKENS
+        return certificate.capture_level
+
+    def _model(self) -> str | None:
+        certificate = self.certificate
+        if certificate is None or certificate.model == "unknown":
+            return self.settings.model
+        return certificate.model
+
+
+def logging_config(level: str) -> dict[str, Any]:
+    """Logging without access lines, which would hold paths and queries of people."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+        "root": {"level": level.upper(), "handlers": ["stderr"]},
+        "loggers": {"uvicorn.access": {"level": "WARNING"}},
+    }

@@ -1,0 +1,214 @@
+"""Who may call, and where their calls go: live rollouts by key hash.
+
+Owns: rollouts as the proxy needs them in memory: state, next sequence, prefix index,
+calls in flight, the announced weight version.
+Must not know: HTTP, dialects.
+
+A rollout not in memory (after a restart, or long idle) is read back from the store
+once; an index that was dropped for memory is rebuilt from the stored deltas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from explorer.capture.ids import hash_key, new_capture_key, new_rollout_id, now_us
+from explorer.capture.lineage import Lineage
+from explorer.errors import NotFound, RolloutClosed, UnknownKey
+from explorer.records import (
+    Call,
+    CallId,
+    EventKind,
+    KeyHash,
+    Rollout,
+    RolloutEvent,
+    RolloutId,
+)
+from explorer.store.interface import RolloutStatus, Store
+
+
+@dataclass(slots=True, eq=False)
+class LiveRollout:
+    """One rollout in memory. `next_sequence` counts admitted calls from 0."""
+
+    rollout: Rollout
+    lineage: Lineage
+    next_sequence: int = 0
+    closed: bool = False
+    in_flight: set[CallId] = field(default_factory=set)
+
+    def take_sequence(self) -> int:
+        """The place of the next call in arrival order."""
+        sequence = self.next_sequence
+        self.next_sequence += 1
+        return sequence
+
+
+class Desk:
+    """Every rollout that may be called.
+
+    Args:
+        store: where rollouts live.
+        lineage_bytes: memory that all prefix indexes may take together (bytes).
+    """
+
+    def __init__(self, store: Store, lineage_bytes: int) -> None:
+        self._store = store
+        self._limit = lineage_bytes
+        self._live: OrderedDict[RolloutId, LiveRollout] = OrderedDict()
+        self._by_key: dict[KeyHash, RolloutId] = {}
+        self._known_keys: dict[KeyHash, RolloutId] = {}
+        self._loading: dict[RolloutId, asyncio.Task[LiveRollout]] = {}
+        self.weight_version: int | None = None
+        self.unknown_keys = 0
+
+    async def start(self) -> None:
+        """Reads the keys of rollouts that are still open."""
+        for rollout in await asyncio.to_thread(self._store.open_rollouts):
+            self._known_keys[rollout.key_hash] = rollout.rollout_id
+
+    async def create(self, rollout: Rollout) -> tuple[Rollout, str]:
+        """A new rollout, durable, with the key that is shown this once.
+
+        `rollout` gives everything but id, time and key hash.
+        """
+        from dataclasses import replace
+
+        time_us = now_us()
+        key = new_capture_key()
+        made = replace(
+            rollout,
+            rollout_id=new_rollout_id(time_us),
+            created_us=time_us,
+            key_hash=hash_key(key),
+        )
+        await self._store.add_rollout(made)
+        self._known_keys[made.key_hash] = made.rollout_id
+        self._live[made.rollout_id] = LiveRollout(made, Lineage())
+        self._shrink()
+        return made, key
+
+    async def find(self, keys: list[str]) -> LiveRollout:
+        """The rollout of the first known key.
+
+        Raises:
+            UnknownKey: none of them is known.
+            RolloutClosed: the rollout takes no more calls.
+        """
+        for key in keys:
+            rollout_id = self._known_keys.get(hash_key(key))
+            if rollout_id is None:
+                rollout_id = await self._look_up(hash_key(key))
+            if rollout_id is not None:
+                live = await self.live(rollout_id)
+                if live.closed:
+                    raise RolloutClosed(
+                        "this rollout is closed and takes no more calls; create a new one"
+                    )
+                return live
+        self.unknown_keys += 1
+        raise UnknownKey(
+            "no rollout has this capture key: create one with POST /api/v1/rollouts or "
+            "`rollout-explorer rollouts create`, and send its capture_key as the API key"
+        )
+
+    async def _look_up(self, key_hash: KeyHash) -> RolloutId | None:
+        """A closed rollout's key is still a known key; it deserves the better answer."""
+        rollout = await asyncio.to_thread(self._store.rollout_by_key, key_hash)
+        if rollout is None:
+            return None
+        self._known_keys[key_hash] = rollout.rollout_id
+        return rollout.rollout_id
+
+    async def live(self, rollout_id: RolloutId) -> LiveRollout:
+        """The rollout in memory, read back from the store when it is not.
+
+        Raises:
+            NotFound: there is no such rollout.
+        """
+        live = self._live.get(rollout_id)
+        if live is not None:
+            self._live.move_to_end(rollout_id)
+            return live
+        task = self._loading.get(rollout_id)
+        if task is None:
+            task = asyncio.create_task(self._load(rollout_id))
+            self._loading[rollout_id] = task
+            task.add_done_callback(lambda _: self._loading.pop(rollout_id, None))
+        return await asyncio.shield(task)
+
+    async def _load(self, rollout_id: RolloutId) -> LiveRollout:
+        record = await asyncio.to_thread(self._store.record, rollout_id)
+        state = await asyncio.to_thread(self._store.rollout_state, rollout_id)
+        if record is None or state is None:
+            raise NotFound(f"there is no rollout {rollout_id}")
+        lineage = await asyncio.to_thread(Lineage.from_calls, record.calls)
+        live = LiveRollout(
+            record.rollout,
+            lineage,
+            next_sequence=await asyncio.to_thread(self._store.next_sequence, rollout_id),
+            closed=state.status is not RolloutStatus.OPEN,
+        )
+        self._live[rollout_id] = live
+        self._shrink()
+        return live
+
+    def _shrink(self) -> None:
+        """Forgets the least recently used idle rollouts until the indexes fit."""
+        total = sum(live.lineage.size_bytes for live in self._live.values())
+        for rollout_id in list(self._live):
+            if total <= self._limit and len(self._live) <= 50_000:
+                break
+            live = self._live[rollout_id]
+            if live.in_flight or rollout_id == next(reversed(self._live)):
+                continue
+            total -= live.lineage.size_bytes
+            del self._live[rollout_id]
+
+    def settled(self, live: LiveRollout, call: Call) -> None:
+        """A call is durable: from now on it can be a parent."""
+        live.in_flight.discard(call.call_id)
+        live.lineage.add(call)
+
+    async def reward(
+        self, rollout_id: RolloutId, reward: float | None, payload: Mapping[str, Any], ok: bool | None
+    ) -> RolloutEvent:
+        """Records a reward; the latest one counts."""
+        await self.live(rollout_id)
+        return await self._store.add_event(
+            RolloutEvent(
+                rollout_id, -1, now_us(), EventKind.REWARD, reward, ok, None, dict(payload)
+            )
+        )
+
+    async def close(
+        self, rollout_id: RolloutId, ok: bool | None, reason: str | None, payload: Mapping[str, Any]
+    ) -> RolloutEvent:
+        """Seals a rollout: later calls are refused; what was open is recorded.
+
+        Raises:
+            RolloutClosed: it is closed already.
+        """
+        live = await self.live(rollout_id)
+        if live.closed:
+            raise RolloutClosed("this rollout is closed already")
+        live.closed = True
+        noted = dict(payload) | {"open_calls": sorted(live.in_flight)}
+        return await self._store.add_event(
+            RolloutEvent(rollout_id, -1, now_us(), EventKind.CLOSED, None, ok, reason, noted)
+        )
+
+    async def delete(self, rollout_id: RolloutId) -> RolloutEvent:
+        """Tombstones a rollout at once; `compact` removes its bytes."""
+        live = await self.live(rollout_id)
+        live.closed = True
+        event = await self._store.add_event(
+            RolloutEvent(rollout_id, -1, now_us(), EventKind.DELETED)
+        )
+        self._live.pop(rollout_id, None)
+        self._known_keys.pop(live.rollout.key_hash, None)
+        return event

@@ -1,0 +1,223 @@
+"""The call record as it grows: what is known so far, turned into a `Call` when it ends.
+
+Owns: which facts of request and reply go into which field of the record.
+Must not know: the order of a call's life (`exchange` does), IO.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+
+from explorer.capture.fingerprint import (
+    message_digest,
+    message_digests,
+    system_digest,
+    tools_digest,
+)
+from explorer.capture.sampling import Shaped
+from explorer.engine.protocol import EngineReply
+from explorer.engine.reply import ParsedReply
+from explorer.errors import ExplorerError
+from explorer.records import (
+    Body,
+    BodyKind,
+    Call,
+    CallId,
+    CallStatus,
+    CaptureLevel,
+    Dialect,
+    FailureKind,
+    RolloutId,
+)
+from explorer.wire.neutral import NeutralRequest
+
+PREVIEW_CHARS = 200
+
+# Header names that a harness uses to say who it is; claims, never authority.
+CLAIM_HEADERS = frozenset(
+    "user-agent x-session-id x-parent-session-id session_id conversation_id "
+    "x-conversation-id x-openai-subagent x-session-affinity x-parent-session-affinity "
+    "x-stainless-retry-count x-request-kind x-agent-id x-thread-id x-app "
+    "originator idempotency-key".split()
+)
+
+
+class Draft:
+    """Collects one call's facts; each `…ed` method is called at most once."""
+
+    def __init__(self, call_id: CallId, rollout_id: RolloutId, sequence: int) -> None:
+        self._facts: dict[str, Any] = {
+            "call_id": call_id,
+            "rollout_id": rollout_id,
+            "sequence": sequence,
+            "dialect": Dialect.CHAT,
+        }
+        self._ids = (call_id, rollout_id)
+        self._raw = b""
+        self._headers: tuple[tuple[str, str], ...] = ()
+        self._reply: EngineReply | None = None
+        self.submitted: bytes | None = None
+        self.shaped: Shaped | None = None
+        self.request_sha256 = ""
+
+    def started(
+        self, time_us: int, raw: bytes, headers: tuple[tuple[str, str], ...]
+    ) -> None:
+        """The request arrived; `headers` are without credentials already."""
+        self._raw, self._headers = raw, headers
+        self.request_sha256 = hashlib.sha256(raw).hexdigest()
+        claims = {name: value for name, value in headers if name in CLAIM_HEADERS}
+        self._facts |= {"started_us": time_us, "claims": claims}
+        retries = claims.get("x-stainless-retry-count", "0")
+        self._facts["retry_count"] = int(retries) if retries.isdigit() else 0
+
+    def asked(
+        self, request: NeutralRequest, shaped: Shaped, weight_version: int | None
+    ) -> None:
+        """The request was understood and shaped for the engine."""
+        self.shaped = shaped
+        self.submitted = orjson.dumps(shaped.body)
+        messages, tools = request.messages, request.tools
+        self._facts |= {
+            "stream": request.stream,
+            "model_requested": request.model,
+            "requested_sampling": shaped.requested,
+            "submitted_sampling": shaped.submitted,
+            "constraints": shaped.constraints,
+            "greedy": shaped.greedy,
+            "n_tools": len(tools),
+            "n_messages": len(messages),
+            "system_digest": system_digest(messages),
+            "tools_digest": tools_digest(tools),
+            "message_digests": message_digests(messages),
+            "weight_version_start": weight_version,
+        }
+
+    def answered(
+        self,
+        time_us: int,
+        reply: EngineReply,
+        parsed: ParsedReply,
+        weight_version: int | None,
+    ) -> None:
+        """The engine replied, well or not."""
+        self._reply = reply
+        text = parsed.message.get("content") or parsed.message.get("reasoning") or ""
+        self._facts |= {
+            "ended_us": time_us,
+            "engine_ms": (time_us - self._facts["started_us"]) / 1000,
+            "upstream_status": reply.status,
+            "finish_reason": parsed.finish_reason,
+            "stop_reason": parsed.stop_reason,
+            "capture_level": parsed.level,
+            "upstream_id": parsed.upstream_id,
+            "model_served": parsed.model,
+            "engine_weight_label": parsed.weight_label,
+            "weight_version_end": weight_version,
+            "logprobs": parsed.logprobs,
+            "top_logprobs": parsed.top_logprobs,
+            "usage_prompt": parsed.usage.get("prompt"),
+            "usage_completion": parsed.usage.get("completion"),
+            "usage_cached": parsed.usage.get("cached"),
+            "usage_reasoning": parsed.usage.get("reasoning"),
+            "notes": parsed.notes,
+            "preview": _preview(text, parsed.message),
+            "failure_kind": parsed.failure,
+            "failure_detail": parsed.failure_detail,
+            "reply_digest": message_digest(parsed.message) if parsed.message else None,
+        }
+
+    def finished(
+        self, status: CallStatus, http_status: int, served_id: str, served_sha256: str
+    ) -> Call:
+        """The record of a call whose reply the harness will get."""
+        return Call(
+            **self._facts
+            | {
+                "status": status,
+                "http_status": http_status,
+                "response_id": served_id,
+                "served_sha256": served_sha256,
+            }
+        )
+
+    def failed(
+        self, time_us: int, kind: FailureKind, detail: str, http_status: int
+    ) -> Call:
+        """The record of a call that the engine did not answer as it must."""
+        return Call(
+            **self._facts
+            | {
+                "status": CallStatus.FAILED,
+                "failure_kind": kind,
+                "failure_detail": detail[:2000],
+                "http_status": http_status,
+                "ended_us": time_us,
+                "engine_ms": (time_us - self._facts["started_us"]) / 1000,
+            }
+        )
+
+    def aborted(self, time_us: int, kind: FailureKind, detail: str) -> Call:
+        """The record of a call that nobody waits for any more."""
+        return Call(
+            **self._facts
+            | {
+                "status": CallStatus.ABORTED,
+                "failure_kind": kind,
+                "failure_detail": detail,
+                "ended_us": time_us,
+                "engine_ms": (time_us - self._facts["started_us"]) / 1000,
+            }
+        )
+
+    def refused(self, time_us: int, error: ExplorerError, kind: FailureKind) -> Call:
+        """The record of a request that never reached the engine."""
+        return Call(
+            **self._facts
+            | {
+                "status": CallStatus.REFUSED,
+                "failure_kind": kind,
+                "failure_detail": error.message[:2000],
+                "http_status": error.status,
+                "ended_us": time_us,
+                "capture_level": CaptureLevel.TEXT,
+            }
+        )
+
+    def bodies(self) -> tuple[Body, ...]:
+        """Raw bytes seen so far: as asked, as sent, as answered."""
+        call_id, rollout_id = self._ids
+        bodies = [Body(call_id, rollout_id, BodyKind.REQUEST, self._raw, self._headers)]
+        if self.submitted is not None:
+            bodies.append(Body(call_id, rollout_id, BodyKind.SUBMITTED, self.submitted))
+        if self._reply is not None:
+            bodies.append(
+                Body(
+                    call_id,
+                    rollout_id,
+                    BodyKind.REPLY,
+                    self._reply.body,
+                    self._reply.headers,
+                )
+            )
+        return tuple(bodies)
+
+
+def _preview(text: Any, message: dict[str, Any]) -> str:
+    """The first words of a reply, or the names of the tools it calls."""
+    if isinstance(text, str) and text.strip():
+        return _clean(text.strip()[:PREVIEW_CHARS])
+    names = [
+        str(function.get("name"))
+        for call in message.get("tool_calls") or []
+        if isinstance(call, dict) and isinstance(function := call.get("function"), dict)
+    ]
+    return _clean(", ".join(names)[:PREVIEW_CHARS])
+
+
+def _clean(text: str) -> str:
+    # A lone surrogate cannot be written as UTF-8; the raw body keeps it.
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,87 @@
+"""Digests of what was said, for display, causes and the text capture level.
+
+Owns: the canonical form of one message and the digests made of it.
+Must not know: token ids (the prefix decision stays with them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+_SIZE = 10  # bytes; short, since a thousand-turn rollout keeps one per message
+
+
+def _digest(value: Any) -> str:
+    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
+
+
+def message_digest(message: Mapping[str, Any]) -> str:
+    """Equal for the same message however a harness re-serialised it.
+
+    Arguments are compared as parsed JSON, text parts as their text; ids of tool calls,
+    reasoning and null fields do not count.
+    """
+    calls = [
+        [function.get("name"), _arguments(function.get("arguments"))]
+        for call in message.get("tool_calls") or []
+        if isinstance(call, Mapping) and isinstance(function := call.get("function"), Mapping)
+    ]
+    return _digest([message.get("role"), _text(message.get("content")), calls])
+
+
+def _arguments(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return orjson.loads(value) if value else {}
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+def _text(content: Any) -> Any:
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        parts = [
+            part.get("text") if isinstance(part, Mapping) and "text" in part else part
+            for part in content
+        ]
+        if all(isinstance(part, str) for part in parts):
+            return "".join(parts).strip()
+        return parts
+    return content.strip() if isinstance(content, str) else content
+
+
+def message_digests(messages: Sequence[Any]) -> tuple[str, ...]:
+    """One digest per message, leading system messages left out (they are told apart
+    by `system_digest`)."""
+    body = list(messages)
+    while body and isinstance(body[0], Mapping) and body[0].get("role") in _SYSTEM:
+        body.pop(0)
+    return tuple(
+        message_digest(message) if isinstance(message, Mapping) else _digest(message)
+        for message in body
+    )
+
+
+_SYSTEM = ("system", "developer")
+
+
+def system_digest(messages: Sequence[Any]) -> str | None:
+    """Digest of all leading system text, or None without one."""
+    texts = []
+    for message in messages:
+        if not isinstance(message, Mapping) or message.get("role") not in _SYSTEM:
+            break
+        texts.append(_text(message.get("content")))
+    return _digest(texts) if texts else None
+
+
+def tools_digest(tools: Sequence[Any]) -> str | None:
+    """Digest of the tool manifest in the order sent, or None without one."""
+    return _digest(list(tools)) if tools else None

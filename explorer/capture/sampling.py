@@ -1,0 +1,185 @@
+"""What is asked of the engine: capture fields, neutral sampling, named constraints.
+
+Owns: which sampling fields are sent, which are reset, and which facts mask a call.
+Must not know: HTTP, the store.
+
+At token level, numeric truncation and penalties are sent as no-ops: a trainer
+recomputes plain softmax at a temperature, and the ratio is only true for that.
+Constraints that change what may be said pass through, and the call is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from explorer.records import CaptureLevel, Purpose
+from explorer.wire.neutral import NeutralRequest
+
+# Fields of a request that change the distribution or its length, in reading order.
+SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "tool_choice",
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "thinking_token_budget",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+)
+
+NEUTRAL: dict[str, float | int] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+GREEDY_BELOW = 1e-5
+
+# Any truthy value of these limits which tokens may be drawn.
+_CONSTRAINING = (
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "min_tokens",
+    "ignore_eos",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "thinking_token_budget",
+    "logits_processors",
+    "vllm_xargs",
+    "use_beam_search",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A request ready for the engine, with what was decided about it."""
+
+    body: dict[str, Any]
+    requested: dict[str, Any]
+    submitted: dict[str, Any]
+    constraints: tuple[str, ...]
+    greedy: bool
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """What a rollout and the server ask of every call.
+
+    Attributes:
+        level: capture level that the engine was certified for.
+        sampling: the rollout's own values (`temperature`, `seed`, …), which win over
+            the harness's.
+        top_logprobs: alternatives to record per token (0 to 20).
+        model: name to ask the engine for; None keeps the caller's.
+    """
+
+    level: CaptureLevel
+    purpose: Purpose
+    sampling: Mapping[str, Any]
+    top_logprobs: int = 0
+    model: str | None = None
+
+
+def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
+    """The body to send and the record of how it differs from what was asked."""
+    asked = request.body
+    body = dict(asked)
+    for key in ("stream", "stream_options"):
+        body.pop(key, None)
+    if "tools" in body and not body["tools"]:
+        # vLLM answers 400 to an empty manifest, which some harnesses send.
+        for key in ("tools", "tool_choice", "parallel_tool_calls"):
+            body.pop(key, None)
+    if plan.model is not None:
+        body["model"] = plan.model
+    requested = {key: asked[key] for key in SAMPLING_FIELDS if key in asked}
+    body.update(plan.sampling)
+    if plan.level is not CaptureLevel.TEXT:
+        _ask_for_capture(body, plan)
+        if plan.purpose is Purpose.TRAIN:
+            for key, value in NEUTRAL.items():
+                body[key] = value
+        if body.get("temperature") is None:
+            # An absent temperature would be the model's own taste, not 1.0.
+            body["temperature"] = 1.0
+    temperature = body.get("temperature")
+    return Shaped(
+        body=body,
+        requested=requested,
+        submitted={key: body[key] for key in SAMPLING_FIELDS if key in body},
+        constraints=constraints(body),
+        greedy=isinstance(temperature, int | float) and temperature < GREEDY_BELOW,
+        max_tokens=_limit(body),
+    )
+
+
+def _ask_for_capture(body: dict[str, Any], plan: SamplingPlan) -> None:
+    body["return_token_ids"] = True
+    body["logprobs"] = True
+    asked = body.get("top_logprobs")
+    body["top_logprobs"] = max(
+        plan.top_logprobs, asked if type(asked) is int and 0 <= asked <= 20 else 0
+    )
+    # False would null the ids of the whole reply; what the caller sees is cut later.
+    body["include_reasoning"] = True
+    body["return_weight_versions"] = True
+
+
+def constraints(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the request's fields that limit which tokens could be drawn.
+
+    Decided by request parameters: forced tokens cannot be told by their logprobs.
+    """
+    found = [key for key in _CONSTRAINING if body.get(key)]
+    choice = body.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        found.append("tool_choice")
+    response_format = body.get("response_format")
+    if isinstance(response_format, Mapping) and response_format.get("type") not in (
+        None,
+        "text",
+    ):
+        found.append("response_format")
+    best_of = body.get("best_of")
+    if type(best_of) is int and best_of > 1:
+        found.append("best_of")
+    return tuple(found)
+
+
+def _limit(body: Mapping[str, Any]) -> int | None:
+    for key in ("max_completion_tokens", "max_tokens"):
+        value = body.get(key)
+        if type(value) is int:
+            return value
+    return None

@@ -1,0 +1,1 @@
+"""Engines behind one protocol: what samples tokens, and the proof of what it reports."""

@@ -1,0 +1,256 @@
+"""Any OpenAI-compatible server over HTTP, a real vLLM first of all.
+
+Owns: the connection pool, time-outs, cancellation and typed errors of the upstream.
+Must not know: dialects, the store, what a reply means (`engine.reply` does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
+from explorer.engine.reply import error_message, loads
+from explorer.errors import (
+    ConfigurationError,
+    EngineMalformed,
+    EngineTimeout,
+    EngineUnavailable,
+)
+
+# Hop-by-hop headers and the server's own stamp say nothing about the call.
+_DROPPED = frozenset(
+    "connection keep-alive proxy-authenticate proxy-authorization te trailer "
+    "transfer-encoding upgrade server date content-length content-encoding set-cookie".split()
+)
+
+
+class HttpEngine:
+    """An engine behind a URL.
+
+    Args:
+        url: base address, with or without ``/v1``.
+        model: name to ask for; None takes the first that the server lists.
+        api_key: bearer token for the engine.
+        pool: most connections at once.
+        connect_timeout_s: longest wait for a connection (seconds).
+    """
+
+    kind = "http"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        pool: int = 1024,
+        connect_timeout_s: float = 30.0,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(
+                f"the engine address {url!r} must look like http://host:port"
+            )
+        self.base = url.rstrip("/").removesuffix("/v1")
+        self.model = model
+        self._key = api_key
+        self._pool = pool
+        self._connect_s = connect_timeout_s
+        self._session: aiohttp.ClientSession | None = None
+        self._version = ""
+
+    async def start(self) -> None:
+        """Opens the pool; the server need not be up yet."""
+        if self._session is not None:
+            return
+        headers = {"Accept-Encoding": "identity"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._pool, limit_per_host=self._pool),
+            # No cookie jar: one caller's engine cookie must never reach another.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            auto_decompress=True,
+            json_serialize=lambda value: orjson.dumps(value).decode(),
+        )
+
+    async def stop(self) -> None:
+        """Closes every connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The open pool."""
+        if self._session is None:
+            raise EngineUnavailable("the engine client is not started")
+        return self._session
+
+    async def generate(self, request: EngineRequest) -> EngineReply:
+        """One un-streamed completion.
+
+        Raises:
+            EngineUnavailable: no connection, or it broke before the reply was whole.
+            EngineTimeout: no whole reply within ``timeout_s``.
+        """
+        data = request.raw if request.raw is not None else orjson.dumps(request.body)
+        try:
+            async with self.session.post(
+                self.base + "/v1/chat/completions",
+                data=data,
+                headers={
+                    "Content-Type": "application/json",
+                    "X-Request-Id": request.request_id,
+                },
+                timeout=aiohttp.ClientTimeout(
+                    total=request.timeout_s, sock_connect=self._connect_s
+                ),
+            ) as response:
+                body = await response.read()
+                return EngineReply(response.status, clean_headers(response.headers), body)
+        except TimeoutError as error:
+            raise EngineTimeout(
+                f"the engine at {self.base} gave no whole reply within {request.timeout_s:g} s"
+            ) from error
+        except aiohttp.ClientError as error:
+            raise EngineUnavailable(
+                f"the engine at {self.base} did not answer: {type(error).__name__}"
+            ) from error
+
+    async def stream(self, request: EngineRequest) -> AsyncIterator[bytes]:
+        """Raw SSE bytes of one streamed completion.
+
+        Raises:
+            EngineUnavailable, EngineTimeout: as `generate`.
+            EngineMalformed: a status other than 200.
+        """
+        body = dict(request.body) | {"stream": True, "stream_options": {"include_usage": True}}
+        try:
+            async with self.session.post(
+                self.base + "/v1/chat/completions",
+                data=orjson.dumps(body),
+                headers={
+                    "Content-Type": "application/json",
+                    "X-Request-Id": request.request_id,
+                },
+                timeout=aiohttp.ClientTimeout(
+                    total=request.timeout_s, sock_connect=self._connect_s
+                ),
+            ) as response:
+                if response.status != 200:
+                    text = await response.read()
+                    raise EngineMalformed(
+                        f"the engine answered a stream with {response.status}: {text[:300]!r}"
+                    )
+                async for chunk in response.content.iter_any():
+                    yield chunk
+        except TimeoutError as error:
+            raise EngineTimeout(f"the engine at {self.base} stalled in a stream") from error
+        except aiohttp.ClientError as error:
+            raise EngineUnavailable(
+                f"the engine at {self.base} broke a stream: {type(error).__name__}"
+            ) from error
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any | None:
+        """The JSON answer of a side route, or None when it has none."""
+        try:
+            async with self.session.request(
+                method,
+                self.base + path,
+                data=None if body is None else orjson.dumps(body),
+                headers={"Content-Type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=30, sock_connect=self._connect_s),
+            ) as response:
+                if response.status != 200:
+                    return None
+                return loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None
+
+    async def facts(self) -> EngineFacts:
+        """What the server says about itself.
+
+        Raises:
+            EngineUnavailable: it cannot be reached at all.
+        """
+        models = await self._json("GET", "/v1/models")
+        if models is None:
+            raise EngineUnavailable(
+                f"nothing answers GET {self.base}/v1/models; is the engine running, and is "
+                "ROLLOUT_EXPLORER_ENGINE_API_KEY right?"
+            )
+        cards = models.get("data") if isinstance(models, dict) else None
+        card = cards[0] if isinstance(cards, list) and cards else {}
+        if self.model is None:
+            self.model = str(card.get("id") or "") or None
+        chosen = next(
+            (item for item in cards or [] if item.get("id") == self.model), card
+        )
+        version = await self._json("GET", "/version")
+        is_vllm = isinstance(version, dict) and "version" in version
+        self._version = str(version["version"]) if is_vllm and isinstance(version, dict) else ""
+        length = chosen.get("max_model_len")
+        return EngineFacts(
+            name="vllm" if is_vllm else str(card.get("owned_by") or "openai-compatible"),
+            version=self._version or "unknown",
+            model=self.model or "unknown",
+            max_model_len=length if isinstance(length, int) else None,
+            tokenizer_sha256=None,
+            chat_template_sha256=None,
+            fingerprint=None,
+            certifiable=True,
+        )
+
+    async def vocabulary(self) -> tuple[TokenPiece, ...]:
+        """Empty: no OpenAI-compatible route gives exact bytes for every id."""
+        return ()
+
+    async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """Prompt ids by vLLM's ``/tokenize``.
+
+        Raises:
+            EngineMalformed: the server has no such route or refused.
+        """
+        asked = {key: body[key] for key in ("messages", "tools") if body.get(key)}
+        answer = await self._json("POST", "/tokenize", asked | {"model": self.model})
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        if not isinstance(tokens, list):
+            raise EngineMalformed(f"the engine cannot tokenize: {error_message(answer)}")
+        return tuple(int(token) for token in tokens)
+
+
+def clean_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Response headers worth keeping, each once, hop-by-hop ones dropped."""
+    kept: dict[str, str] = {}
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower not in _DROPPED:
+            kept.setdefault(lower, value)
+    return tuple(kept.items())
+
+
+async def wait_until_up(engine: HttpEngine, timeout_s: float) -> EngineFacts:
+    """Polls until the server lists its models.
+
+    Raises:
+        EngineUnavailable: not up within `timeout_s` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            return await engine.facts()
+        except EngineUnavailable:
+            if loop.time() >= deadline:
+                raise
+            await asyncio.sleep(1.0)
+
+

@@ -1,0 +1,379 @@
+"""Reads a vLLM-shaped chat completion into ids, logprobs and facts, and doubts it.
+
+Owns: where ids and logprobs sit in a reply, how they are recovered, and which
+disagreements drop the capture level.
+Must not know: dialects, the store.
+
+Nothing is repaired: a count that disagrees becomes a note, and `trace` grades it.
+Ids come from the engine's `token_ids`; where those are missing, from its own
+``token_id:N`` strings; never from text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from explorer.records import (
+    NULL_LOGPROB_BITS,
+    CaptureLevel,
+    FailureKind,
+    IdArray,
+    LogprobArray,
+    Note,
+)
+
+_PLACEHOLDER = "token_id:"
+_NULL = np.array([NULL_LOGPROB_BITS], dtype=np.uint32).view(np.float32)[0]
+_MAX_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParsedReply:
+    """What one engine reply says.
+
+    `body` is the decoded JSON (None when it could not be read); `failure` is set when
+    the reply is no usable completion. `logprobs` has one entry per entry the engine
+    gave, null as `NULL_LOGPROB_BITS`, or is None when it gave none.
+    """
+
+    body: dict[str, Any] | None = None
+    failure: FailureKind | None = None
+    failure_detail: str | None = None
+    prompt_ids: IdArray | None = None
+    completion_ids: IdArray | None = None
+    logprobs: LogprobArray | None = None
+    top_logprobs: bytes | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    level: CaptureLevel = CaptureLevel.TEXT
+    upstream_id: str | None = None
+    model: str | None = None
+    weight_label: str | None = None
+    weight_versions: tuple[str, ...] = ()
+    usage: dict[str, int | None] = field(default_factory=dict)
+    message: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+
+def loads(raw: bytes) -> Any:
+    """JSON with the literals NaN and Infinity allowed, since engines do write them.
+
+    Raises:
+        ValueError: not JSON at all.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return json.loads(raw)
+
+
+def parse_reply(status: int, raw: bytes, *, max_tokens: int | None = None) -> ParsedReply:
+    """Everything a reply says; never raises.
+
+    Args:
+        status: HTTP status of the engine.
+        raw: the body as it came.
+        max_tokens: what was asked for, to note a reply that is longer.
+    """
+    try:
+        body = loads(raw)
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        if status >= 400:
+            return ParsedReply(
+                failure=FailureKind.UPSTREAM_STATUS,
+                failure_detail=f"engine answered {status} with a body that is not JSON",
+            )
+        return ParsedReply(
+            failure=FailureKind.UPSTREAM_MALFORMED,
+            failure_detail=f"engine answered {status} with a body that is not JSON: {error}",
+        )
+    if status >= 400:
+        return ParsedReply(
+            body=body if isinstance(body, dict) else None,
+            failure=FailureKind.UPSTREAM_STATUS,
+            failure_detail=f"engine answered {status}: {error_message(body)}",
+        )
+    if not isinstance(body, dict) or not _has_choice(body):
+        return ParsedReply(
+            body=body if isinstance(body, dict) else None,
+            failure=FailureKind.UPSTREAM_MALFORMED,
+            failure_detail=f"engine answered {status} without choices",
+        )
+    return read_completion(body, max_tokens=max_tokens)
+
+
+def error_message(body: Any) -> str:
+    """The text of an engine's error, whose `error` may be an object or a string."""
+    if isinstance(body, dict):
+        error = body.get("error", body.get("detail", body.get("message")))
+        if isinstance(error, dict):
+            error = error.get("message", error)
+        if error is not None:
+            return str(error)[:2000]
+    return "no error message"
+
+
+def _has_choice(body: Mapping[str, Any]) -> bool:
+    choices = body.get("choices")
+    return (
+        isinstance(choices, list)
+        and bool(choices)
+        and isinstance(choices[0], dict)
+        and isinstance(choices[0].get("message"), dict)
+    )
+
+
+def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> ParsedReply:
+    """A completion that has at least one choice; choice 0 is read."""
+    choice = body["choices"][0]
+    notes: list[Note] = []
+    entries = _entries(choice)
+    prompt_ids = _prompt_ids(body, choice, notes)
+    completion_ids = _completion_ids(body, choice, entries, notes)
+    logprobs = _logprobs(entries, notes)
+    usage = _usage(body)
+    level = _level(prompt_ids, completion_ids, logprobs, notes)
+    _compare_counts(prompt_ids, completion_ids, logprobs, usage, notes)
+    message = choice["message"]
+    _check_message(message, choice.get("finish_reason"), notes)
+    if (
+        max_tokens is not None
+        and completion_ids is not None
+        and completion_ids.size > max_tokens
+    ):
+        notes.append(Note("exceeds_max_tokens", f"{completion_ids.size} > {max_tokens}"))
+    finish = choice.get("finish_reason")
+    stop = choice.get("stop_reason")
+    versions = _weight_versions(choice)
+    aborted = finish in ("abort", "error")
+    return ParsedReply(
+        body=body,
+        failure=FailureKind.ENGINE_ABORTED if aborted else None,
+        failure_detail=f"engine ended the generation with {finish!r}" if aborted else None,
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        logprobs=logprobs,
+        top_logprobs=_top_logprobs(entries),
+        finish_reason=finish if isinstance(finish, str) else None,
+        stop_reason=None if stop is None else str(stop),
+        level=level,
+        upstream_id=_text(body.get("id")),
+        model=_text(body.get("model")),
+        weight_label=",".join(versions) or None,
+        weight_versions=versions,
+        usage=usage,
+        message=message,
+        notes=tuple(notes),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _entries(choice: Mapping[str, Any]) -> list[Any] | None:
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    content = logprobs.get("content")
+    return content if isinstance(content, list) else None
+
+
+def _id_array(value: Any, what: str, notes: list[Note]) -> IdArray | None:
+    if not isinstance(value, list):
+        return None
+    try:
+        wide = np.array(value, dtype=np.int64) if value else np.zeros(0, np.int64)
+    except (ValueError, TypeError, OverflowError):
+        wide = None
+    # numpy would take True and 1.5 for numbers; an id is a true integer.
+    if wide is None or wide.ndim != 1 or not all(type(item) is int for item in value):
+        notes.append(Note("invalid_token_id", f"{what} holds something that is no integer"))
+        return None
+    if wide.size and (int(wide.min()) < 0 or int(wide.max()) > _MAX_ID):
+        notes.append(Note("invalid_token_id", f"{what} holds an id outside 0..2^31-1"))
+        return None
+    return wide.astype(np.int32)
+
+
+def _prompt_ids(
+    body: Mapping[str, Any], choice: Mapping[str, Any], notes: list[Note]
+) -> IdArray | None:
+    top = _id_array(body.get("prompt_token_ids"), "prompt_token_ids", notes)
+    inner = _id_array(choice.get("prompt_token_ids"), "choice prompt_token_ids", notes)
+    if top is not None and inner is not None and not np.array_equal(top, inner):
+        notes.append(Note("conflicting_prompt_ids", "top level and choice disagree"))
+        return None
+    found = top if top is not None else inner
+    if found is not None and found.size == 0:
+        notes.append(Note("prompt_ids_missing", "the engine sent an empty prompt"))
+        return None
+    return found
+
+
+def _completion_ids(
+    body: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    entries: Sequence[Any] | None,
+    notes: list[Note],
+) -> IdArray | None:
+    direct = _id_array(choice.get("token_ids"), "token_ids", notes)
+    if direct is None and isinstance(body.get("sglext"), dict):
+        lists = body["sglext"].get("completion_token_ids")
+        index = choice.get("index") or 0
+        if isinstance(lists, list) and index < len(lists):
+            direct = _id_array(lists[index], "sglext.completion_token_ids", notes)
+    named = _ids_from_strings(entries)
+    if direct is not None and direct.size and named is not None:
+        if not np.array_equal(direct, named):
+            notes.append(Note("ids_disagree", "token_ids and token_id:N strings differ"))
+            return None
+        return direct
+    if named is not None and named.size:
+        notes.append(Note("ids_recovered_from_strings", f"{named.size} ids"))
+        return named
+    if direct is not None and not direct.size and entries:
+        # Empty ids beside logprobs are missing ids, not an empty completion.
+        return None
+    return direct
+
+
+def _ids_from_strings(entries: Sequence[Any] | None) -> IdArray | None:
+    if not entries:
+        return None
+    ids: list[int] = []
+    for entry in entries:
+        token = entry.get("token") if isinstance(entry, dict) else None
+        if not isinstance(token, str) or not token.startswith(_PLACEHOLDER):
+            return None
+        digits = token[len(_PLACEHOLDER) :]
+        if not (digits.isascii() and digits.isdigit()) or int(digits) > _MAX_ID:
+            return None
+        ids.append(int(digits))
+    return np.array(ids, dtype=np.int32)
+
+
+def _logprobs(entries: Sequence[Any] | None, notes: list[Note]) -> LogprobArray | None:
+    if entries is None:
+        return None
+    values = np.empty(len(entries), dtype=np.float32)
+    nulls = 0
+    for position, entry in enumerate(entries):
+        value = entry.get("logprob") if isinstance(entry, dict) else None
+        if type(value) is float or type(value) is int:
+            values[position] = value
+        else:
+            values[position] = _NULL
+            nulls += 1
+    if nulls:
+        notes.append(Note("logprob_null", f"{nulls} of {len(entries)} logprobs are null"))
+    return values
+
+
+def _top_logprobs(entries: Sequence[Any] | None) -> bytes | None:
+    if not entries or not any(
+        isinstance(entry, dict) and entry.get("top_logprobs") for entry in entries
+    ):
+        return None
+    rows = []
+    for entry in entries:
+        row = []
+        for item in (entry.get("top_logprobs") or []) if isinstance(entry, dict) else []:
+            token = item.get("token")
+            token_id = item.get("token_id")
+            if (
+                token_id is None
+                and isinstance(token, str)
+                and token.startswith(_PLACEHOLDER)
+                and token[len(_PLACEHOLDER) :].isdigit()
+            ):
+                token_id = int(token[len(_PLACEHOLDER) :])
+            row.append([token_id, token, item.get("logprob")])
+        rows.append(row)
+    return orjson.dumps(rows)
+
+
+def _usage(body: Mapping[str, Any]) -> dict[str, int | None]:
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+
+    def count(source: Any, key: str) -> int | None:
+        value = source.get(key) if isinstance(source, dict) else None
+        return value if type(value) is int else None
+
+    return {
+        "prompt": count(usage, "prompt_tokens"),
+        "completion": count(usage, "completion_tokens"),
+        "cached": count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning": count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    }
+
+
+def _level(
+    prompt_ids: IdArray | None,
+    completion_ids: IdArray | None,
+    logprobs: LogprobArray | None,
+    notes: list[Note],
+) -> CaptureLevel:
+    if completion_ids is None:
+        notes.append(Note("ids_missing", "the reply has no ids of the sampled tokens"))
+    if prompt_ids is None and not any(
+        note.code in ("prompt_ids_missing", "conflicting_prompt_ids") for note in notes
+    ):
+        notes.append(Note("prompt_ids_missing", "the reply has no ids of the prompt"))
+    if logprobs is None:
+        notes.append(Note("logprobs_missing", "the reply has no logprobs"))
+    if completion_ids is not None and prompt_ids is not None:
+        return CaptureLevel.TOKENS
+    return CaptureLevel.LOGPROBS if logprobs is not None else CaptureLevel.TEXT
+
+
+def _compare_counts(
+    prompt_ids: IdArray | None,
+    completion_ids: IdArray | None,
+    logprobs: LogprobArray | None,
+    usage: Mapping[str, int | None],
+    notes: list[Note],
+) -> None:
+    told = usage["completion"]
+    if completion_ids is not None:
+        if told is not None and told != completion_ids.size:
+            notes.append(Note("token_count_mismatch", f"{completion_ids.size} != {told}"))
+        if logprobs is not None and logprobs.size != completion_ids.size:
+            notes.append(
+                Note("logprob_misalign", f"{logprobs.size} logprobs, {completion_ids.size} ids")
+            )
+    told = usage["prompt"]
+    if prompt_ids is not None and told is not None and told != prompt_ids.size:
+        notes.append(Note("prompt_count_mismatch", f"{prompt_ids.size} != {told}"))
+
+
+def _check_message(message: Mapping[str, Any], finish: Any, notes: list[Note]) -> None:
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        ids = [call.get("id") for call in calls if isinstance(call, dict)]
+        if len(set(map(str, ids))) != len(ids):
+            notes.append(Note("duplicate_tool_call_id", "two tool calls share one id"))
+        for call in calls:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
+                notes.append(Note("arguments_not_string", str(function.get("name"))[:100]))
+        if finish == "stop":
+            notes.append(Note("tool_calls_with_stop", "finish_reason is stop"))
+    if finish is None:
+        notes.append(Note("finish_missing", "the reply has no finish reason"))
+
+
+def _weight_versions(choice: Mapping[str, Any]) -> tuple[str, ...]:
+    spans = choice.get("weight_versions")
+    if not isinstance(spans, list):
+        return ()
+    return tuple(
+        str(span.get("version")) for span in spans if isinstance(span, dict) and "version" in span
+    )

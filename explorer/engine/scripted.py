@@ -1,0 +1,297 @@
+"""Replies from a file: chosen text, tool calls, ids, logprobs, delays and faults.
+
+Owns: the script format and how a reply is made from an entry.
+Must not know: dialects, the store.
+
+Ids come from the tiny engine's real tokenizer and template, logprobs from a fixed
+rule unless given; so every count agrees unless the script makes it disagree. The
+engine calls itself scripted and is never certifiable: its logprobs are made up.
+
+A script is JSON: ``{"model": "scripted", "replies": [ENTRY, …], "repeat": true}``, or a
+bare list of entries. An entry (all keys optional):
+
+    text, reasoning            what the assistant says
+    tool_calls                 [{"name": …, "arguments": {…} | "raw text"}]
+    token_ids, logprobs        exact sampled ids and their logprobs (null allowed)
+    prompt_token_ids           exact prompt ids
+    finish_reason              default: stop, tool_calls, or length at max_tokens
+    when                       {"contains": TEXT}: only for requests whose last message
+                               contains TEXT; entries without `when` are taken in order
+    delay_ms                   wait before answering
+    status, body               answer with this HTTP status and JSON (or text) body
+    fault                      hang | unreachable | not_json | no_choices | no_ids |
+                               no_prompt_ids | no_logprobs | wrong_usage | placeholder_ids
+    patch                      object merged over the reply's top level, last of all
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
+from explorer.engine.tiny.template import ChatTemplate
+from explorer.engine.tiny.tokenizer import ByteTokenizer
+from explorer.engine.tiny.weights import file_sha256
+from explorer.errors import ConfigurationError, EngineMalformed, EngineTimeout, EngineUnavailable
+
+WEIGHTS = Path(__file__).with_name("tiny") / "weights"
+FAULTS = frozenset(
+    "hang unreachable not_json no_choices no_ids no_prompt_ids no_logprobs wrong_usage "
+    "placeholder_ids".split()
+)
+KEYS = frozenset(
+    "text reasoning tool_calls token_ids logprobs prompt_token_ids finish_reason when "
+    "delay_ms status body fault patch".split()
+)
+_HEADERS = (("content-type", "application/json"),)
+
+
+def rule_logprob(position: int, token_id: int) -> float:
+    """The made-up logprob of a scripted token: a fixed number in (-2.5, 0)."""
+    return -(((token_id * 2654435761 + position * 40503) % 10007) / 10007) ** 3 * 2.5
+
+
+class ScriptedEngine:
+    """Answers from a script, in order.
+
+    Args:
+        script: path of the script, or its decoded JSON.
+    """
+
+    kind = "scripted"
+
+    def __init__(self, script: Path | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+        document: Any = _read(script) if isinstance(script, Path) else script
+        if not isinstance(document, Mapping):
+            document = {"replies": list(document)}
+        self.model = str(document.get("model", "scripted"))
+        self._repeat = bool(document.get("repeat", False))
+        self._replies = [_checked(entry, n) for n, entry in enumerate(document["replies"])]
+        self._used: set[int] = set()
+        self._tokenizer = ByteTokenizer(WEIGHTS)
+        self._template = ChatTemplate.read(WEIGHTS)
+        self._end = self._tokenizer.id_of("<|im_end|>")
+        self._count = 0
+        self.cancelled = 0
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    async def generate(self, request: EngineRequest) -> EngineReply:
+        """The next matching entry's reply.
+
+        Raises:
+            EngineTimeout: the entry says `hang` and ``timeout_s`` is over.
+            EngineUnavailable: the entry says `unreachable`.
+        """
+        entry = self._next(request.body)
+        if entry is None:
+            return _error(500, "the script has no reply left for this request")
+        try:
+            if entry.get("delay_ms"):
+                await asyncio.sleep(float(entry["delay_ms"]) / 1000)
+            if entry.get("fault") == "hang":
+                await asyncio.sleep(request.timeout_s)
+                raise EngineTimeout(f"the scripted engine hung for {request.timeout_s:g} s")
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if entry.get("fault") == "unreachable":
+            raise EngineUnavailable("the scripted engine plays dead")
+        return await asyncio.to_thread(self._reply, entry, request)
+
+    def _next(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        last = str(body["messages"][-1].get("content"))
+        for number, entry in enumerate(self._replies):
+            when = entry.get("when")
+            if when is not None:
+                if str(when.get("contains", "")) in last:
+                    return entry
+            elif number not in self._used:
+                self._used.add(number)
+                return entry
+        if self._repeat and self._used:
+            self._used.clear()
+            return self._next(body)
+        return None
+
+    def _reply(self, entry: Mapping[str, Any], request: EngineRequest) -> EngineReply:
+        fault = entry.get("fault")
+        if "status" in entry or "body" in entry:
+            body = entry.get("body", {"error": {"message": "scripted failure", "type": "x"}})
+            raw = body.encode() if isinstance(body, str) else orjson.dumps(body)
+            return EngineReply(int(entry.get("status", 200)), _HEADERS, raw)
+        if fault == "not_json":
+            return EngineReply(200, _HEADERS, b"<html>not json</html>")
+        reply = self._completion(entry, request)
+        if fault == "no_choices":
+            reply["choices"] = []
+        reply |= entry.get("patch", {})
+        # json and not orjson: a script may hold NaN on purpose.
+        return EngineReply(200, _HEADERS, json.dumps(reply).encode())
+
+    def _completion(self, entry: Mapping[str, Any], request: EngineRequest) -> dict[str, Any]:
+        fault = entry.get("fault")
+        prompt = list(entry.get("prompt_token_ids") or self.prompt_ids(request.body))
+        text = entry.get("text", "")
+        calls = entry.get("tool_calls") or []
+        ids, finish = self._sampled(entry, request.body)
+        logprobs = entry.get("logprobs")
+        if logprobs is None:
+            logprobs = [rule_logprob(position, token) for position, token in enumerate(ids)]
+        self._count += 1
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text or None,
+            "reasoning": entry.get("reasoning"),
+        }
+        if calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"chatcmpl-tool-{self._count:06x}{number:02x}",
+                    "type": "function",
+                    "function": {"name": call["name"], "arguments": _arguments(call)},
+                }
+                for number, call in enumerate(calls)
+            ]
+        content = self._logprob_entries(ids, logprobs, fault == "placeholder_ids")
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": message,
+            "logprobs": None if fault == "no_logprobs" else {"content": content},
+            "finish_reason": finish,
+            "stop_reason": None,
+            "token_ids": None if fault in ("no_ids", "placeholder_ids") else ids,
+        }
+        counted = len(ids) + (4 if fault == "wrong_usage" else 0)
+        return {
+            "id": f"chatcmpl-{request.request_id}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": self.model,
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": len(prompt),
+                "completion_tokens": counted,
+                "total_tokens": len(prompt) + counted,
+            },
+            "prompt_token_ids": None if fault == "no_prompt_ids" else prompt,
+        }
+
+    def _logprob_entries(
+        self, ids: Sequence[int], logprobs: Sequence[Any], placeholders: bool
+    ) -> list[dict[str, Any]]:
+        entries = []
+        for position, value in enumerate(logprobs):
+            token = ids[position] if position < len(ids) else 0
+            raw = self._tokenizer.raw(token)
+            name = f"token_id:{token}" if placeholders else raw.decode("utf-8", "replace")
+            entries.append(
+                {"token": name, "logprob": value, "bytes": list(raw), "top_logprobs": []}
+            )
+        return entries
+
+    def _sampled(
+        self, entry: Mapping[str, Any], body: Mapping[str, Any]
+    ) -> tuple[list[int], str]:
+        """The ids that the entry's text would have been sampled as, and how it ended."""
+        calls = entry.get("tool_calls") or []
+        finish = entry.get("finish_reason") or ("tool_calls" if calls else "stop")
+        if entry.get("token_ids") is not None:
+            return list(entry["token_ids"]), finish
+        text = ""
+        if entry.get("reasoning"):
+            text = f"<think>{entry['reasoning']}</think>\n\n"
+        text += entry.get("text", "")
+        for call in calls:
+            name = json.dumps(call["name"])
+            text += f'<tool_call>\n{{"name": {name}, "arguments": {_arguments(call)}}}\n</tool_call>'
+        ids = self._tokenizer.encode(text)
+        if finish != "length" and self._end is not None:
+            ids.append(self._end)
+        return ids, finish
+
+    def prompt_ids(self, body: Mapping[str, Any]) -> list[int]:
+        """The prompt as the tiny engine's template and tokenizer make it."""
+        return self._tokenizer.encode(self._template.render(body))
+
+    async def stream(self, request: EngineRequest) -> AsyncIterator[bytes]:
+        """The same reply as one SSE chunk and `[DONE]`."""
+        reply = await self.generate(request)
+        if reply.status != 200:
+            raise EngineMalformed(f"the script answers a stream with {reply.status}")
+        body = json.loads(reply.body)
+        for choice in body["choices"]:
+            choice["delta"] = choice.pop("message")
+        body["object"] = "chat.completion.chunk"
+        yield b"data: " + orjson.dumps(body) + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    async def facts(self) -> EngineFacts:
+        """Scripted, and never certifiable."""
+        return EngineFacts(
+            name="scripted",
+            version="1",
+            model=self.model,
+            max_model_len=None,
+            tokenizer_sha256=file_sha256(WEIGHTS / "tokenizer.json"),
+            chat_template_sha256=file_sha256(WEIGHTS / "chat_template.jinja"),
+            fingerprint=None,
+            certifiable=False,
+        )
+
+    async def vocabulary(self) -> tuple[TokenPiece, ...]:
+        """The tiny tokenizer's."""
+        return self._tokenizer.pieces
+
+    async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """Prompt ids of a chat body."""
+        return tuple(await asyncio.to_thread(self.prompt_ids, body))
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    arguments = call.get("arguments", {})
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _error(status: int, message: str) -> EngineReply:
+    body = {"error": {"message": message, "type": "scripted", "param": None, "code": status}}
+    return EngineReply(status, _HEADERS, orjson.dumps(body))
+
+
+def _checked(entry: Any, number: int) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError(f"script reply {number} is not an object")
+    unknown = sorted(set(entry) - KEYS)
+    if unknown:
+        raise ConfigurationError(
+            f"script reply {number} has unknown keys {unknown}; known: {sorted(KEYS)}"
+        )
+    if entry.get("fault") not in (None, *FAULTS):
+        raise ConfigurationError(
+            f"script reply {number} has the unknown fault {entry['fault']!r}; "
+            f"known: {sorted(FAULTS)}"
+        )
+    return entry
+
+
+def _read(path: Path) -> Any:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the script {path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"the script {path} is not JSON: {error}") from error
+    replies = document.get("replies") if isinstance(document, dict) else document
+    if not isinstance(replies, list) or not replies:
+        raise ConfigurationError(f"the script {path} has no `replies`")
+    return document

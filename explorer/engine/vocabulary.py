@@ -1,0 +1,90 @@
+"""Exact bytes of token ids, from whoever can give them exactly.
+
+Owns: reading a vocabulary through `transformers`, and learning bytes from an engine's
+own logprob entries.
+Must not know: the store.
+
+The order is: the engine's own vocabulary; a tokenizer named by the person, read with
+`AutoTokenizer`; the bytes an engine sends beside its logprobs. The last are exact only
+where the engine does not hold bytes back for a character to complete, so entries with
+empty bytes, and the entry that follows them, are not learned from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from explorer.engine.protocol import TokenPiece
+from explorer.engine.tiny.tokenizer import byte_alphabet
+from explorer.errors import ConfigurationError
+
+_SPACE = "\u2581"
+
+
+def from_transformers(name: str) -> tuple[str, tuple[TokenPiece, ...]]:
+    """The digest and every piece of a tokenizer on disk or in the local Hub cache.
+
+    Raises:
+        ConfigurationError: it cannot be loaded, or its bytes cannot be told exactly.
+    """
+    # Imported here: transformers takes a second, and only some servers need it.
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, use_fast=True)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the tokenizer {name!r} cannot be loaded: {error}") from error
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigurationError(
+            f"the tokenizer {name!r} has no tokenizer.json, so the bytes of its ids cannot be "
+            "told exactly"
+        )
+    document = json.loads(backend.to_str())
+    digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+    return digest, tuple(_pieces(document, backend, set(tokenizer.all_special_ids)))
+
+
+def _pieces(document: Mapping[str, Any], backend: Any, special: set[int]) -> Iterable[TokenPiece]:
+    added = {item["id"]: item for item in document.get("added_tokens") or ()}
+    byte_level = "ByteLevel" in json.dumps(document.get("decoder"))
+    alphabet = byte_alphabet()
+    for token_id in range(backend.get_vocab_size()):
+        item = added.get(token_id)
+        if item is not None:
+            marked = bool(item.get("special")) or token_id in special
+            yield TokenPiece(token_id, item["content"].encode(), marked)
+            continue
+        symbol = backend.id_to_token(token_id)
+        if symbol is None:
+            continue
+        if byte_level:
+            if all(letter in alphabet for letter in symbol):
+                raw = bytes(alphabet[letter] for letter in symbol)
+                yield TokenPiece(token_id, raw, token_id in special)
+        elif len(symbol) == 6 and symbol.startswith("<0x") and symbol.endswith(">"):
+            yield TokenPiece(token_id, bytes([int(symbol[3:5], 16)]), token_id in special)
+        else:
+            yield TokenPiece(token_id, symbol.replace(_SPACE, " ").encode(), token_id in special)
+
+
+def learn(body: Mapping[str, Any]) -> list[TokenPiece]:
+    """Pieces that a vLLM-shaped reply shows exactly: ids beside bytes."""
+    choice = (body.get("choices") or [{}])[0]
+    ids = choice.get("token_ids") or []
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    if len(ids) != len(entries):
+        return []
+    learned, held = [], False
+    for token_id, entry in zip(ids, entries, strict=True):
+        raw = entry.get("bytes") if isinstance(entry, Mapping) else None
+        if not raw:
+            held = True
+            continue
+        if not held and all(type(value) is int and 0 <= value <= 255 for value in raw):
+            learned.append(TokenPiece(token_id, bytes(raw), False))
+        held = False
+    return learned

@@ -1,0 +1,1 @@
+"""What leaves: judged rollouts, and later files and datasets."""

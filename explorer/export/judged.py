@@ -1,0 +1,140 @@
+"""Judged rollouts: record and verdict together, kept while their inputs stay the same.
+
+Owns: when a verdict is computed again, and that it is computed off the event loop.
+Must not know: pages, HTTP.
+
+Every surface (badge, button, API, exporter) asks here, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from explorer.records import Certificate, Grade, RolloutId, RolloutRecord
+from explorer.store.interface import JudgementRow, RolloutStatus, Store
+from explorer.trace.policy import Policy
+from explorer.trace.sequences import Sequences
+from explorer.trace.verdict import Judgement, judge
+
+_KEPT = 64
+_KEPT_TOKENS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """One rollout with its verdict; `sequences` assembles its prompts."""
+
+    record: RolloutRecord
+    judgement: Judgement
+    sequences: Sequences
+
+    @property
+    def stored_tokens(self) -> int:
+        """Token ids held in memory by this record."""
+        return sum(
+            (call.prompt_delta.size if call.prompt_delta is not None else 0)
+            + (call.completion.size if call.completion is not None else 0)
+            for call in self.record.calls
+        )
+
+
+class JudgedRollouts:
+    """The one place that judges.
+
+    Args:
+        store: where records come from.
+        policy: reads the policy in force.
+        now_us: clock for the summary rows (microseconds).
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], now_us: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._now_us = now_us
+        self._kept: OrderedDict[RolloutId, tuple[object, Judged]] = OrderedDict()
+        self._running: dict[RolloutId, asyncio.Task[Judged | None]] = {}
+        self._written: dict[RolloutId, str] = {}
+
+    async def get(self, rollout_id: RolloutId) -> Judged | None:
+        """The judged rollout, or None when there is none (or it is deleted)."""
+        task = self._running.get(rollout_id)
+        if task is None:
+            task = asyncio.create_task(self._get(rollout_id))
+            self._running[rollout_id] = task
+            task.add_done_callback(lambda _: self._running.pop(rollout_id, None))
+        return await asyncio.shield(task)
+
+    async def _get(self, rollout_id: RolloutId) -> Judged | None:
+        stamp = await asyncio.to_thread(self._stamp, rollout_id)
+        if stamp is None:
+            self._kept.pop(rollout_id, None)
+            return None
+        kept = self._kept.get(rollout_id)
+        if kept is not None and kept[0] == stamp:
+            self._kept.move_to_end(rollout_id)
+            return kept[1]
+        judged = await asyncio.to_thread(self._judge, rollout_id)
+        if judged is None:
+            return None
+        self._kept[rollout_id] = (stamp, judged)
+        self._kept.move_to_end(rollout_id)
+        self._shrink()
+        await self._write_summary(judged)
+        return judged
+
+    def _stamp(self, rollout_id: RolloutId) -> object | None:
+        """Cheap facts that change whenever the verdict's inputs do."""
+        state = self._store.rollout_state(rollout_id)
+        if state is None or state.status is RolloutStatus.DELETED:
+            return None
+        return (state, self._store.record_stamp(rollout_id), self._policy())
+
+    def _judge(self, rollout_id: RolloutId) -> Judged | None:
+        record = self._store.record(rollout_id)
+        if record is None:
+            return None
+        return Judged(record, judge(record, self._policy()), Sequences(record.calls))
+
+    def _shrink(self) -> None:
+        total = sum(judged.stored_tokens for _, judged in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > _KEPT or total > _KEPT_TOKENS):
+            _, (_, dropped) = self._kept.popitem(last=False)
+            total -= dropped.stored_tokens
+
+    async def _write_summary(self, judged: Judged) -> None:
+        """Keeps the verdict's summary for listings, once per set of inputs."""
+        judgement, rollout_id = judged.judgement, judged.record.rollout.rollout_id
+        if self._written.get(rollout_id) == judgement.inputs_sha256:
+            return
+        self._written[rollout_id] = judgement.inputs_sha256
+        grades = [finding.grade for finding in judgement.findings]
+        await self._store.add_judgement(
+            JudgementRow(
+                rollout_id=rollout_id,
+                inputs_sha256=judgement.inputs_sha256,
+                policy=f"{self._policy().name}/{self._policy().version}",
+                time_us=self._now_us(),
+                trainable=judgement.trainable,
+                supervised_tokens=judgement.supervised_tokens,
+                generated_tokens=judgement.generated_tokens,
+                n_calls=len(judged.record.calls),
+                n_fatal=grades.count(Grade.FATAL),
+                n_warn=grades.count(Grade.WARN),
+                reasons=tuple(reason.code for reason in judgement.reasons),
+            )
+        )
+
+
+def certificate_line(certificate: Certificate | None) -> str:
+    """The certificate in one line, for people and headers."""
+    if certificate is None:
+        return "no certificate"
+    return (
+        f"{certificate.engine_name} {certificate.engine_version}: "
+        f"{certificate.capture_level.value}, logprobs {certificate.logprob_kind.value}"
+    )

@@ -1,0 +1,194 @@
+"""Every setting, once: environment variables `ROLLOUT_EXPLORER_*` or a TOML file.
+
+Owns: names, defaults, units and validation of settings.
+Must not know: what any of them does.
+
+A TOML file is named by ``ROLLOUT_EXPLORER_CONFIG``; its keys are the lower-case
+names below. The environment wins over the file; a flag of the command wins over both.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from explorer.errors import ConfigurationError
+
+PREFIX = "ROLLOUT_EXPLORER_"
+
+
+class Settings(BaseSettings):
+    """All settings; the description of each is its documentation."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address the server listens on.")
+    port: int = Field(7860, ge=0, le=65535, description="Port; 0 takes a free one.")
+    store: Path = Field(
+        Path("rollouts.duckdb"), description="The DuckDB file that holds every rollout."
+    )
+    engine: str = Field(
+        "tiny",
+        description=(
+            "What samples tokens: `tiny` (built in), an OpenAI-compatible URL, "
+            "`vllm:MODEL`, `local:PATH_OR_HUB_ID` or `scripted:FILE`."
+        ),
+    )
+    model: str | None = Field(
+        None, description="Model name to ask the engine for; default: the engine's first."
+    )
+    tokenizer: str | None = Field(
+        None,
+        description=(
+            "Path or Hub id of a tokenizer that decodes ids for people when the engine "
+            "cannot give the bytes of its vocabulary. It never makes ids."
+        ),
+    )
+    engine_api_key: SecretStr | None = Field(
+        None, description="Bearer token sent to the engine."
+    )
+    admin_token: SecretStr | None = Field(
+        None,
+        description=(
+            "Operator's bearer token. On loopback one is made at start when none is set."
+        ),
+    )
+    allow_uncertified: bool = Field(
+        False,
+        description=(
+            "Let an engine without a passing logprob certificate count as trainable; "
+            "every verdict and export then says so."
+        ),
+    )
+    allow_public_without_auth: bool = Field(
+        False,
+        description="Start on a public address although nobody has to sign in. Dangerous.",
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description=(
+            "Host names (comma-separated) the server answers to, beside the loopback names "
+            "and the address it listens on."
+        ),
+    )
+    public_url: str | None = Field(
+        None, description="Base address printed and returned when it is not host:port."
+    )
+    max_body_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="Largest request body, after decompression (bytes)."
+    )
+    max_in_flight: int = Field(
+        1024, ge=1, description="Calls at the engine at once; above this callers get 429."
+    )
+    engine_timeout_s: float = Field(
+        900.0, gt=0, description="Longest wait for one generation (seconds)."
+    )
+    engine_connect_timeout_s: float = Field(
+        30.0, gt=0, description="Longest wait for a connection to the engine (seconds)."
+    )
+    status_hold_s: float = Field(
+        5.0,
+        ge=0,
+        description=(
+            "How long a streamed reply's status line is held back, so that an early failure "
+            "is an HTTP error and not an error event (seconds)."
+        ),
+    )
+    keepalive_s: float = Field(
+        5.0, gt=0, description="Time between keep-alive comments on a held stream (seconds)."
+    )
+    top_logprobs: int = Field(
+        0, ge=0, le=20, description="Alternatives recorded per sampled token (0 to 20)."
+    )
+    min_free_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=0,
+        description="Free disk space below which no new call is admitted (bytes).",
+    )
+    lineage_bytes: int = Field(
+        128 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Memory for the prefix indexes of recent rollouts (bytes).",
+    )
+    log_level: str = Field("info", description="Log level: debug, info, warning or error.")
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip().lower() for part in value.split(",") if part.strip())
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sources: list[PydanticBaseSettingsSource] = [init_settings, env_settings]
+        config = os.environ.get(f"{PREFIX}CONFIG")
+        if config:
+            if not Path(config).is_file():
+                raise ConfigurationError(
+                    f"{PREFIX}CONFIG names {config}, which is not a file; "
+                    "unset it or point it at a TOML file"
+                )
+            sources.append(TomlConfigSettingsSource(settings_cls, toml_file=config))
+        return tuple(sources)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (a name or an address) is this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def load(**flags: object) -> Settings:
+    """Settings from flags, environment and file; `None` flags are ignored.
+
+    Raises:
+        ConfigurationError: names every setting that is wrong and why.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        settings = Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        lines = [
+            f"{PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+            for item in error.errors()
+        ]
+        raise ConfigurationError("these settings do not work: " + "; ".join(lines)) from error
+    if (
+        not settings.on_loopback
+        and settings.admin_token is None
+        and not settings.allow_public_without_auth
+    ):
+        raise ConfigurationError(
+            f"refusing to listen on {settings.host} without an operator's token: set "
+            f"{PREFIX}ADMIN_TOKEN, or {PREFIX}ALLOW_PUBLIC_WITHOUT_AUTH=1 if anybody may do "
+            "anything"
+        )
+    return settings

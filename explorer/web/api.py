@@ -1,0 +1,255 @@
+"""The programs' surface: `/api/v1` routes, health and metrics.
+
+Owns: the JSON shapes of the API and who may call what.
+Must not know: SQL, engines' bytes, page templates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from explorer.errors import NotFound
+from explorer.export.judged import Judged
+from explorer.records import BodyKind, Call, Finding, RolloutId
+from explorer.trace.assemble import capture_audit, training_trace
+from explorer.web import api_shapes as shapes
+from explorer.web.desk_access import ApiServices, api_services, require_change, require_read
+
+router = APIRouter(prefix="/api/v1")
+probes = APIRouter()
+
+Api = Annotated[ApiServices, Depends(api_services)]
+CanRead = Depends(require_read)
+CanChange = Depends(require_change)
+
+
+async def judged_or_404(api: ApiServices, rollout_id: str) -> Judged:
+    """The judged rollout.
+
+    Raises:
+        NotFound: unknown, deleted, or not an id at all.
+    """
+    judged = await api.judged.get(RolloutId(rollout_id)) if shapes.is_id(rollout_id) else None
+    if judged is None:
+        raise NotFound(f"there is no rollout {rollout_id[:80]}")
+    return judged
+
+
+@router.post("/rollouts", status_code=201, dependencies=[CanChange])
+async def create_rollout(request: Request, api: Api) -> JSONResponse:
+    """A new rollout; the capture key is in this answer and nowhere else."""
+    wanted = shapes.read_new_rollout(await request.body())
+    rollout, key = await api.desk.create(api.template(wanted))
+    base = api.base_url(request)
+    answer = {
+        "rollout_id": rollout.rollout_id,
+        "capture_key": key,
+        "base_urls": {
+            "openai": f"{base}/k/{key}/v1",
+            "anthropic": f"{base}/k/{key}",
+            "google": f"{base}/k/{key}",
+        },
+        "url": f"{base}/rollouts/{rollout.rollout_id}",
+    }
+    return JSONResponse(answer, status_code=201, headers={"cache-control": "no-store"})
+
+
+@router.get("/rollouts", dependencies=[CanRead])
+async def list_rollouts(request: Request, api: Api) -> JSONResponse:
+    """Summaries, newest first; the filters of the page, keyset paging by `cursor`."""
+    query = shapes.read_query(dict(request.query_params))
+    page = await asyncio.to_thread(api.store.list_rollouts, query)
+    return JSONResponse(
+        {
+            "rollouts": [shapes.summary_json(row) for row in page.rows],
+            "total": page.total,
+            "next": page.next_cursor,
+        }
+    )
+
+
+@router.get("/runs", dependencies=[CanRead])
+async def list_runs(api: Api) -> JSONResponse:
+    """Every run with its counts."""
+    runs = await asyncio.to_thread(api.store.list_runs)
+    return JSONResponse({"runs": [shapes.plain(run) for run in runs]})
+
+
+@router.get("/rollouts/{rollout_id}", dependencies=[CanRead])
+async def show_rollout(rollout_id: str, api: Api) -> JSONResponse:
+    """Status, counts and the verdict with its reasons."""
+    judged = await judged_or_404(api, rollout_id)
+    state = await asyncio.to_thread(api.store.rollout_state, RolloutId(rollout_id))
+    return JSONResponse(shapes.rollout_json(judged, state))
+
+
+@router.get("/rollouts/{rollout_id}/tree", dependencies=[CanRead])
+async def show_tree(rollout_id: str, api: Api) -> JSONResponse:
+    """The turn tree: every node with parent, role, rule and where its prefix broke."""
+    return JSONResponse(shapes.tree_json(await judged_or_404(api, rollout_id)))
+
+
+@router.get("/rollouts/{rollout_id}/calls", dependencies=[CanRead])
+async def list_calls(
+    rollout_id: str, api: Api, cursor: int = 0, limit: int = 200
+) -> JSONResponse:
+    """Calls in arrival order; `next` is the cursor of the following page, or null."""
+    judged = await judged_or_404(api, rollout_id)
+    calls = judged.record.calls
+    limit = max(1, min(limit, 1000))
+    page = calls[cursor : cursor + limit]
+    following = cursor + limit if cursor + limit < len(calls) else None
+    return JSONResponse(
+        {"calls": [shapes.call_json(judged, call) for call in page], "next": following}
+    )
+
+
+def _call_of(judged: Judged, call_id: str) -> Call:
+    for call in judged.record.calls:
+        if call.call_id == call_id:
+            return call
+    raise NotFound(f"this rollout has no call {call_id[:80]}")
+
+
+@router.get("/rollouts/{rollout_id}/calls/{call_id}", dependencies=[CanRead])
+async def show_call(rollout_id: str, call_id: str, api: Api) -> JSONResponse:
+    """One call whole: ids, logprobs (null stays null), mask spans with reasons."""
+    judged = await judged_or_404(api, rollout_id)
+    call = _call_of(judged, call_id)
+    return JSONResponse(await asyncio.to_thread(shapes.call_detail_json, judged, call))
+
+
+@router.get("/rollouts/{rollout_id}/findings", dependencies=[CanRead])
+async def list_findings(rollout_id: str, api: Api) -> JSONResponse:
+    """Graded facts, worst first."""
+    judged = await judged_or_404(api, rollout_id)
+    found: tuple[Finding, ...] = judged.judgement.findings
+    return JSONResponse({"findings": [shapes.finding_json(finding) for finding in found]})
+
+
+@router.get("/rollouts/{rollout_id}/raw/{call_id}", dependencies=[CanRead])
+async def raw_body(
+    rollout_id: str, call_id: str, api: Api, kind: BodyKind = BodyKind.REPLY
+) -> Response:
+    """The exact bytes of one direction of a call: `request`, `submitted` or `reply`."""
+    judged = await judged_or_404(api, rollout_id)
+    call = _call_of(judged, call_id)
+    for body in await asyncio.to_thread(api.store.bodies, call.call_id):
+        if body.kind is kind:
+            name = f"{call.call_id}.{kind.value}.json"
+            return Response(
+                body.data,
+                media_type="application/octet-stream",
+                headers=shapes.download_headers(name, None),
+            )
+    raise NotFound(f"call {call_id} has no {kind.value} body")
+
+
+@router.post("/rollouts/{rollout_id}/reward", dependencies=[CanChange])
+async def reward_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
+    """Records a reward; the latest one counts, earlier ones stay on the record."""
+    wanted = shapes.read_reward(await request.body())
+    event = await api.desk.reward(
+        shapes.checked_id(rollout_id), wanted.reward, wanted.payload, wanted.ok
+    )
+    return JSONResponse({"sequence": event.sequence, "reward": event.reward})
+
+
+@router.post("/rollouts/{rollout_id}/close", dependencies=[CanChange])
+async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
+    """Seals the rollout; later calls are refused with a status SDKs do not retry."""
+    wanted = shapes.read_close(await request.body())
+    known = shapes.checked_id(rollout_id)
+    await api.desk.close(known, wanted.ok, wanted.reason, wanted.payload)
+    judged = await judged_or_404(api, rollout_id)
+    state = await asyncio.to_thread(api.store.rollout_state, known)
+    return JSONResponse(shapes.rollout_json(judged, state))
+
+
+@router.delete("/rollouts/{rollout_id}", status_code=204, dependencies=[CanChange])
+async def delete_rollout(rollout_id: str, api: Api) -> Response:
+    """Tombstones the rollout at once; `compact` removes its bytes."""
+    await api.desk.delete(shapes.checked_id(rollout_id))
+    return Response(status_code=204)
+
+
+@router.get("/rollouts/{rollout_id}/training-trace", dependencies=[CanRead])
+async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Response:
+    """OpenEnv's `TrainingTrace` v1, streamed; 409 with every reason when refused."""
+    judged = await judged_or_404(api, rollout_id)
+    chunks = training_trace(judged.record, judged.judgement)
+    return await _download(request, judged, chunks, "training-trace")
+
+
+@router.get("/rollouts/{rollout_id}/capture-audit", dependencies=[CanRead])
+async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Response:
+    """Every call that reached the proxy, with roles, masks, findings and totals."""
+    judged = await judged_or_404(api, rollout_id)
+    chunks = capture_audit(judged.record, judged.judgement)
+    return await _download(request, judged, chunks, "capture-audit")
+
+
+async def _download(
+    request: Request, judged: Judged, chunks: Iterator[bytes], kind: str
+) -> Response:
+    etag = f'"{judged.judgement.inputs_sha256}-{kind}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"etag": etag})
+    # The first chunk is made before the status line, so that a refusal is a 409.
+    first = await asyncio.to_thread(next, chunks, b"")
+    name = f"{judged.record.rollout.rollout_id}.{kind}.json"
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        while True:
+            chunk = await asyncio.to_thread(next, chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    return StreamingResponse(
+        body(), media_type="application/json", headers=shapes.download_headers(name, etag)
+    )
+
+
+@router.get("/engine", dependencies=[CanRead])
+async def show_engine(api: Api) -> JSONResponse:
+    """The engine's certificate: what it returns and what its logprobs are."""
+    certificate = api.certificate()
+    return JSONResponse(shapes.certificate_json(certificate))
+
+
+@probes.get("/healthz")
+async def healthz() -> JSONResponse:
+    """Alive."""
+    return JSONResponse({"status": "ok"})
+
+
+@probes.get("/readyz")
+async def readyz(api: Api) -> JSONResponse:
+    """Ready to record: the store writes and the engine answered its probe."""
+    health = await asyncio.to_thread(api.store.health)
+    certificate = api.certificate()
+    reached = certificate is not None and certificate.engine_name != "unreachable"
+    ready = not health.spilling and not health.refused_for_space and reached
+    body = {
+        "ready": ready,
+        "store": "spilling" if health.spilling else "ok",
+        "space": "refused" if health.refused_for_space else "ok",
+        "engine": "certified" if reached else "unreachable",
+    }
+    return JSONResponse(body, status_code=200 if ready else 503)
+
+
+@probes.get("/metrics", dependencies=[CanRead])
+async def metrics(api: Api) -> PlainTextResponse:
+    """Gauges in Prometheus text form."""
+    health = await asyncio.to_thread(api.store.health)
+    return PlainTextResponse(shapes.metrics_text(health, api.in_flight(), api.desk.unknown_keys))
+
+
