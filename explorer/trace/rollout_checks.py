@@ -175,9 +175,10 @@ def _twin_of_continued(
         return None
     for other in group:
         theirs = by_id[other.call_id].completion
-        if other.call_id != node.call_id and theirs is not None and other.has_ids:
-            if np.array_equal(mine, theirs):
-                return other.call_id
+        if other.call_id == node.call_id or theirs is None or not other.has_ids:
+            continue
+        if np.array_equal(mine, theirs):
+            return other.call_id
     return None
 
 

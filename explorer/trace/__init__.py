@@ -1,0 +1,1 @@
+"""Pure functions over records: the tree, roles, masks, findings and the verdict."""

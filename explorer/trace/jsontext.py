@@ -1,0 +1,49 @@
+"""JSON that every strict reader accepts, from values that may hold anything.
+
+Owns: how arrays, text that is not valid Unicode and numbers that are not finite are
+written.
+Must not know: what is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+
+from explorer.records import LogprobArray
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def dump(value: Any) -> bytes:
+    """UTF-8 JSON; NaN and infinities become null, float32 keeps its shortest form."""
+    try:
+        return orjson.dumps(value, option=_OPTIONS, default=_plain)
+    except TypeError:
+        return orjson.dumps(_clean(value), option=_OPTIONS, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _clean(value: Any) -> Any:
+    """A copy without unpaired surrogates and without integers over 64 bits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_clean(str(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return str(value)
+    return value
+
+
+def non_finite(logprobs: LogprobArray, missing: np.ndarray[Any, Any]) -> list[list[Any]]:
+    """``[position, "nan" | "inf" | "-inf"]`` for every value that JSON cannot hold,
+    apart from the missing ones, which are null."""
+    places = np.flatnonzero(~np.isfinite(logprobs) & ~missing)
+    return [[int(place), str(float(logprobs[place]))] for place in places]
