@@ -14,8 +14,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
+
+import numpy as np
+
+from explorer.records import IdArray
 
 REST_MARK = "\u25aa"
 
@@ -54,7 +57,9 @@ class Piece:
     known: bool = True
 
 
-def pieces(ids: Iterable[int], vocabulary: Mapping[int, tuple[bytes, bool]]) -> list[Piece]:
+def pieces(
+    ids: IdArray | Iterable[int], vocabulary: Mapping[int, tuple[bytes, bool]]
+) -> list[Piece]:
     """One piece per id, in order.
 
     Args:
@@ -63,7 +68,7 @@ def pieces(ids: Iterable[int], vocabulary: Mapping[int, tuple[bytes, bool]]) -> 
     done: list[Piece] = []
     whole: dict[int, Piece | None] = {}
     run: list[int] = []
-    for token_id in map(int, ids):
+    for token_id in ids.tolist() if isinstance(ids, np.ndarray) else ids:
         try:
             piece = whole[token_id]
         except KeyError:
@@ -103,7 +108,6 @@ def _whole(token_id: int, vocabulary: Mapping[int, tuple[bytes, bool]]) -> Piece
     )
 
 
-@lru_cache(maxsize=65536)
 def visible(text: str) -> str:
     """`text` with everything shown that a reader could miss.
 
