@@ -215,6 +215,7 @@ CALL = Table(
         Column("completion_len", Kind.BIGINT, "Length of the completion.", unit="tokens"),
         _bytes("prompt_delta", "Prompt ids after the shared prefix.", "int32 LE"),
         _bytes("completion", "Sampled ids.", "int32 LE"),
+        _bytes("logprobs", "One per sampled id; missing: NaN 0x7FC00001.", "float32 LE"),
         _bytes("top_logprobs", "The engine's alternatives.", "JSON"),
         _bytes("chain_hash", "Custody hash of the chain up to here.", "SHA-256"),
         _must("preview", Kind.TEXT, "The first characters of the reply, for listings."),

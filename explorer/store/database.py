@@ -172,10 +172,12 @@ class Database:
             if checkpoint and root is not None:
                 root.execute("CHECKPOINT")
         finally:
-            for each in cursors:
-                each.close()
+            for each in (*cursors, *([root] if root is not None else [])):
+                try:
+                    each.close()
+                except duckdb.Error as error:  # an invalidated database may refuse
+                    log.debug("closing %s: %s", self.path, error)
             if root is not None:
-                root.close()
                 _open_here.discard(self._name)
 
     @contextmanager

@@ -135,4 +135,4 @@ def _plain(value: Any, depth: int) -> Any:
         return value
     if isinstance(value, int):
         return value if abs(value) < 1 << 63 else repr(value)[:_VALUE_LIMIT]
-    return _printable(value)
+    return value[:_VALUE_LIMIT] if isinstance(value, str) else _printable(value)

@@ -265,6 +265,10 @@ class Store(Protocol):
     def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
         """Return everything the judge reads, calls in sequence order."""
 
+    def record_stamp(self, rollout_id: RolloutId) -> tuple[int, int]:
+        """Return (call rows, event rows); rows are only ever added, so an equal stamp
+        means that `record` would answer the same."""
+
     def call(self, call_id: CallId) -> Call | None:
         """Return one ended call; None when unknown, still open, or deleted."""
 

@@ -90,14 +90,14 @@ class SpillJournal:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        kept: Path | None = None
         if whole:
             self.path.unlink(missing_ok=True)
-        else:
-            number = 1
-            while (kept := self.path.with_name(f"{self.path.name}.torn-{number}")).exists():
-                number += 1
-            os.rename(self.path, kept)
+            fsync_directory(self.path.parent)
+            return None
+        number = 1
+        while (kept := self.path.with_name(f"{self.path.name}.torn-{number}")).exists():
+            number += 1
+        os.rename(self.path, kept)
         fsync_directory(self.path.parent)
         return kept
 

@@ -98,7 +98,7 @@ class WorkQueue:
         """How many pieces of work wait."""
         return self._queue.qsize()
 
-    def _next(self, wait_s: float) -> Work | None | bool:
+    def _next(self, wait_s: float) -> Work | bool | None:
         """Return work, None for "closed", False for "nothing came"."""
         if self._held is not None:
             held, self._held = self._held, None

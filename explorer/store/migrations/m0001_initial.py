@@ -69,6 +69,7 @@ STATEMENTS: tuple[str, ...] = (
   completion_len BIGINT,
   prompt_delta BLOB USING COMPRESSION uncompressed,
   completion BLOB USING COMPRESSION uncompressed,
+  logprobs BLOB USING COMPRESSION uncompressed,
   top_logprobs BLOB USING COMPRESSION uncompressed,
   chain_hash BLOB USING COMPRESSION uncompressed,
   preview VARCHAR NOT NULL,

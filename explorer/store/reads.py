@@ -1,0 +1,245 @@
+"""Everything read back by id: rollouts, records, calls, bodies, certificates.
+
+Owns: these queries and the meaning of "deleted" in them. Must not know: writing.
+
+Every method is synchronous and safe from any thread. Errors: `StoreFailed` while the
+database is being reopened, `StoreDamaged` for bytes that are not what was written.
+"""
+# ruff: noqa: S608 (the fragments are constants of this package; values are parameters)
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+from explorer import columns
+from explorer.errors import StoreDamaged
+from explorer.records import (
+    Admission,
+    Body,
+    Call,
+    CallId,
+    Certificate,
+    EventKind,
+    KeyHash,
+    Override,
+    Rollout,
+    RolloutEvent,
+    RolloutId,
+    RolloutRecord,
+    TokenizerId,
+    VocabularyEntry,
+)
+from explorer.store import bodies, rows
+from explorer.store.callrows import CALL_COLUMNS, decode_admission, decode_call
+from explorer.store.database import Database, select_list
+from explorer.store.interface import QuarantinedRow, RolloutState, RolloutStatus
+
+_CALL = select_list(columns.CALL, CALL_COLUMNS)
+_ROLLOUT = select_list(columns.ROLLOUT)
+_EVENT = select_list(columns.ROLLOUT_EVENT)
+_CERTIFICATE = select_list(columns.CERTIFICATE)
+_VOCABULARY = select_list(columns.VOCABULARY)
+_QUARANTINE = select_list(columns.QUARANTINE)
+_ALIVE = (
+    "NOT EXISTS (SELECT 1 FROM rollout_event e "
+    "WHERE e.rollout_id = {table}.rollout_id AND e.kind = 'deleted')"
+)
+
+# Every query of this module, built once from the declared columns.
+_SQL = {
+    "rollout": f"SELECT {_ROLLOUT} FROM rollout WHERE rollout_id = ? AND "
+    + _ALIVE.format(table="rollout"),
+    "by_key": f"SELECT {_ROLLOUT} FROM rollout WHERE key_hash = ? AND "
+    + _ALIVE.format(table="rollout"),
+    "open": f"SELECT {_ROLLOUT} FROM rollout WHERE NOT EXISTS (SELECT 1 FROM rollout_event e "
+    "WHERE e.rollout_id = rollout.rollout_id AND e.kind IN ('closed', 'deleted')) "
+    "ORDER BY created_time, rollout_id",
+    "events": f"SELECT {_EVENT} FROM rollout_event WHERE rollout_id = ? ORDER BY sequence",
+    "calls": f"SELECT {_CALL} FROM call WHERE rollout_id = ? "
+    "ORDER BY sequence, started_time, call_id, ended",
+    "call": f"SELECT {_CALL} FROM call WHERE call_id = ? AND ended AND "
+    + _ALIVE.format(table="call"),
+    "lost": f"SELECT {_CALL} FROM call a WHERE NOT ended AND NOT EXISTS "
+    "(SELECT 1 FROM call b WHERE b.call_id = a.call_id AND b.ended)",
+    "owner": "SELECT rollout_id FROM call WHERE call_id = ? AND ended AND "
+    + _ALIVE.format(table="call"),
+    "index": "SELECT call_id, body_index FROM call WHERE rollout_id = ? AND ended",
+    "stored": "SELECT call_id, request_body, submitted_body, reply_body FROM call "
+    "WHERE rollout_id = ? AND ended AND call_id IN ({marks})",
+    "certificate": f"SELECT {_CERTIFICATE} FROM certificate WHERE certificate_id = ?",
+    "latest": f"SELECT {_CERTIFICATE} FROM certificate WHERE (? IS NULL OR engine_name = ?) "
+    "AND (? IS NULL OR model = ?) ORDER BY probe_time DESC, certificate_id DESC LIMIT 1",
+    "vocabulary": f"SELECT {_VOCABULARY} FROM vocabulary WHERE tokenizer_id = ? "
+    "ORDER BY token_id",
+    "quarantine": f"SELECT {_QUARANTINE} FROM quarantine "
+    "ORDER BY quarantined_time DESC, quarantine_id",
+    "stamp": (
+        "SELECT (SELECT count(*) FROM call WHERE rollout_id = ?), "
+        "(SELECT count(*) FROM rollout_event WHERE rollout_id = ?)"
+    ),
+    "next": "SELECT coalesce(max(sequence) + 1, 0) FROM call WHERE rollout_id = ?",
+}
+
+
+def state_of(rollout: Rollout, events: tuple[RolloutEvent, ...]) -> RolloutState:
+    """Read a rollout's state from its events in order."""
+    status, closed_us, updated_us = RolloutStatus.OPEN, None, rollout.created_us
+    reward: float | None = None
+    ok: bool | None = None
+    reason: str | None = None
+    for event in events:
+        updated_us = max(updated_us, event.time_us)
+        reward = event.reward if event.reward is not None else reward
+        ok = event.ok if event.ok is not None else ok
+        if event.kind is EventKind.OVERRIDE:
+            continue
+        reason = event.reason if event.reason is not None else reason
+        if event.kind is EventKind.DELETED:
+            status = RolloutStatus.DELETED
+        elif event.kind is EventKind.CLOSED:
+            closed_us = event.time_us
+            if status is RolloutStatus.OPEN:
+                status = RolloutStatus.CLOSED
+    return RolloutState(
+        rollout_id=rollout.rollout_id,
+        status=status,
+        created_us=rollout.created_us,
+        updated_us=updated_us,
+        closed_us=closed_us,
+        reward=reward,
+        ok=ok,
+        reason=reason,
+    )
+
+
+def _overrides(events: tuple[RolloutEvent, ...]) -> tuple[Override, ...]:
+    try:
+        return tuple(rows.override_of(e) for e in events if e.kind is EventKind.OVERRIDE)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreDamaged(f"an override event cannot be read: {error!r}") from error
+
+
+class Reader:
+    """Reads by id from an open database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._database.reading() as cursor:
+            return cursor.execute(_SQL[query], list(values)).fetchall()
+
+    def rollout(self, rollout_id: RolloutId) -> Rollout | None:
+        """Return the rollout, or None when it is unknown or deleted."""
+        found = self._all("rollout", rollout_id)
+        return rows.decode_rollout(found[0]) if found else None
+
+    def rollout_by_key(self, key_hash: KeyHash) -> Rollout | None:
+        """Return the rollout that has this capture key, unless deleted."""
+        found = self._all("by_key", key_hash)
+        return rows.decode_rollout(found[0]) if found else None
+
+    def open_rollouts(self) -> tuple[Rollout, ...]:
+        """Return every rollout that is neither closed nor deleted, oldest first."""
+        return tuple(rows.decode_rollout(row) for row in self._all("open"))
+
+    def rollout_state(self, rollout_id: RolloutId) -> RolloutState | None:
+        """Return the state, also of a deleted rollout; None when unknown."""
+        query = f"SELECT {_ROLLOUT} FROM rollout WHERE rollout_id = ?"
+        with self._database.snapshot() as cursor:
+            found = cursor.execute(query, [rollout_id]).fetchall()
+            events = cursor.execute(_SQL["events"], [rollout_id]).fetchall()
+        if not found:
+            return None
+        return state_of(
+            rows.decode_rollout(found[0]), tuple(rows.decode_event(e) for e in events)
+        )
+
+    def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
+        """Return everything the judge reads, calls in sequence order."""
+        with self._database.snapshot() as cursor:
+            found = cursor.execute(_SQL["rollout"], [rollout_id]).fetchall()
+            if not found:
+                return None
+            rollout = rows.decode_rollout(found[0])
+            event_rows = cursor.execute(_SQL["events"], [rollout_id]).fetchall()
+            call_rows = cursor.execute(_SQL["calls"], [rollout_id]).fetchall()
+            certificate = _certificate(cursor, rollout.certificate_id)
+        events = tuple(rows.decode_event(row) for row in event_rows)
+        calls = tuple(decode_call(row) for row in call_rows if row[1])
+        ended = {call.call_id for call in calls}
+        return RolloutRecord(
+            rollout=rollout,
+            events=events,
+            calls=calls,
+            certificate=certificate,
+            overrides=_overrides(events),
+            open_calls=tuple(
+                decode_admission(row) for row in call_rows if not row[1] and row[0] not in ended
+            ),
+        )
+
+    def record_stamp(self, rollout_id: RolloutId) -> tuple[int, int]:
+        """Return (call rows, event rows) of a rollout."""
+        calls, events = self._all("stamp", rollout_id, rollout_id)[0]
+        return int(calls), int(events)
+
+    def call(self, call_id: CallId) -> Call | None:
+        """Return one ended call; None when unknown, still open, or deleted."""
+        found = self._all("call", call_id)
+        return decode_call(found[0]) if found else None
+
+    def lost_admissions(self) -> tuple[Admission, ...]:
+        """Return the admissions that have no ended row."""
+        return tuple(decode_admission(row) for row in self._all("lost"))
+
+    def bodies(self, call_id: CallId) -> tuple[Body, ...]:
+        """Return a call's exact bodies; `StoreDamaged` when a digest differs."""
+        with self._database.snapshot() as cursor:
+            owner = cursor.execute(_SQL["owner"], [call_id]).fetchone()
+            if owner is None:
+                return ()
+            index = bodies.read_index(cursor.execute(_SQL["index"], [owner[0]]).fetchall())
+            needed = sorted(bodies.chain_calls(index, call_id))
+            query = _SQL["stored"].format(marks=", ".join("?" * len(needed)))
+            found = cursor.execute(query, [owner[0], *needed]).fetchall()
+        kinds = ("request", "submitted", "reply")
+        stored = {(row[0], kind): row[i] for row in found for i, kind in enumerate(kinds, 1)}
+        return bodies.decode_bodies(
+            index, lambda call, kind: stored.get((call, kind)), call_id, RolloutId(owner[0])
+        )
+
+    def certificate(self, certificate_id: str) -> Certificate | None:
+        """Return one certificate."""
+        with self._database.reading() as cursor:
+            return _certificate(cursor, certificate_id)
+
+    def latest_certificate(
+        self, *, engine_name: str | None = None, model: str | None = None
+    ) -> Certificate | None:
+        """Return the newest certificate that matches what is given."""
+        found = self._all("latest", engine_name, engine_name, model, model)
+        return rows.decode_certificate(found[0]) if found else None
+
+    def vocabulary(self, tokenizer_id: TokenizerId) -> tuple[VocabularyEntry, ...]:
+        """Return a tokenizer's tokens by id; empty when it was never stored."""
+        return tuple(rows.decode_vocabulary(r) for r in self._all("vocabulary", tokenizer_id))
+
+    def next_sequence(self, rollout_id: RolloutId) -> int:
+        """Return 1 + the largest call sequence of the rollout (0 when it has none)."""
+        return int(self._all("next", rollout_id)[0][0])
+
+    def quarantined(self) -> tuple[QuarantinedRow, ...]:
+        """Return the rows that could not be written, newest first."""
+        return tuple(rows.decode_quarantined(row) for row in self._all("quarantine"))
+
+
+def _certificate(
+    cursor: duckdb.DuckDBPyConnection, certificate_id: str | None
+) -> Certificate | None:
+    if certificate_id is None:
+        return None
+    found = cursor.execute(_SQL["certificate"], [certificate_id]).fetchone()
+    return None if found is None else rows.decode_certificate(found)
