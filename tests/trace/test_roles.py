@@ -1,0 +1,194 @@
+"""Roles from structure, one small rollout per rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from explorer.records import Call, CallStatus, Note, Override, Role
+from explorer.trace.roles import RoleDecision, assign_roles
+from explorer.trace.tree import build_tree
+from tests.trace.build import admission, failed_call, make_call, override, two_turns
+
+
+def decide(
+    *calls: Call, overrides: tuple[Override, ...] = (), **more: Any
+) -> dict[str, RoleDecision]:
+    decisions = assign_roles(build_tree(calls), calls, overrides, **more)
+    return {str(name): decision for name, decision in decisions.items()}
+
+
+def roles(*calls: Call, **more: Any) -> dict[str, str]:
+    return {name: str(item.role) for name, item in decide(*calls, **more).items()}
+
+
+TITLE = make_call("title", 0, [90, 91], [92], n_tools=0)
+
+
+def test_mask_12_thirteen_calls_without_tools_are_all_agent() -> None:
+    calls: list[Call] = []
+    prompt = [1]
+    for number in range(13):
+        calls.append(make_call(str(number), number, prompt, [2]))
+        prompt = [*prompt, 2, 3]
+    assert set(roles(*calls).values()) == {"agent"}
+    assert decide(*calls)["0"].rule == "tools_do_not_discriminate"
+
+
+def test_a_title_call_beside_tools_is_auxiliary() -> None:
+    decided = decide(TITLE, *two_turns())
+    assert decided["title"].role is Role.AUXILIARY
+    assert decided["title"].rule == "no_tools_on_path"
+    assert decided["a"].rule == "tool_bearing_path"
+
+
+def test_a_failed_attempt_with_tools_still_counts() -> None:
+    decided = roles(TITLE, failed_call("main", 1, n_tools=5))
+    assert decided == {"title": "auxiliary", "main": "failed"}
+
+
+def test_a_refused_or_open_attempt_with_tools_counts_too() -> None:
+    refused = failed_call("main", 1, n_tools=5, status=CallStatus.REFUSED)
+    assert roles(TITLE, refused) == {"title": "auxiliary"}
+    assert roles(TITLE, open_calls=[admission("main", 1, 5)]) == {"title": "auxiliary"}
+
+
+def test_a_tool_less_call_on_a_tool_bearing_path_is_agent() -> None:
+    first = make_call("a", 1, [1], [2], n_tools=0)
+    second = make_call("b", 2, [1, 2, 3], [4], n_tools=3)
+    last = make_call("c", 3, [1, 2, 3, 4, 5], [6], n_tools=0)
+    side = make_call("d", 4, [7], [8], n_tools=0)
+    assert roles(first, second, last, side) == {
+        "a": "agent",
+        "b": "agent",
+        "c": "agent",
+        "d": "auxiliary",
+    }
+
+
+@pytest.mark.parametrize("status", [CallStatus.FAILED, CallStatus.ABORTED, CallStatus.OPEN])
+def test_failed(status: CallStatus) -> None:
+    bad = make_call("x", 2, [5], [6], status=status)
+    assert decide(make_call("a", 1, [1], [2]), bad)["x"].rule == "failed_status"
+
+
+def test_a_childless_sibling_of_a_continued_call_is_discarded() -> None:
+    root = make_call("r", 1, [1], [2])
+    unused = make_call("a", 2, [1, 2, 3], [4])
+    used = make_call("b", 3, [1, 2, 3], [5])
+    after = make_call("c", 4, [1, 2, 3, 5, 6], [7])
+    decided = decide(root, unused, used, after)
+    assert decided["a"].role is Role.DISCARDED
+    assert decided["a"].rule == "sibling_continued"
+    assert decided["b"].role is Role.AGENT
+
+
+def test_roots_with_the_same_prompt_are_siblings() -> None:
+    first, second = two_turns()
+    retry = make_call("a2", 9, [1, 2], [8], n_tools=2)
+    assert roles(first, second, retry)["a2"] == "discarded"
+
+
+def test_a_fork_with_another_prompt_is_not_discarded() -> None:
+    first, second = two_turns()
+    other = make_call("c", 3, [1, 2, 3, 4, 9], [6], n_tools=2)
+    after = make_call("d", 4, [1, 2, 3, 4, 5, 6, 7], [8], n_tools=2)
+    assert roles(first, second, other, after)["c"] == "agent"
+
+
+def test_two_unanswered_last_siblings_are_ambiguous_agents() -> None:
+    first, second = two_turns()
+    again = make_call("c", 3, [1, 2, 3, 4, 5], [7], n_tools=2)
+    decided = decide(first, second, again)
+    for name in ("b", "c"):
+        assert decided[name].role is Role.AGENT
+        assert decided[name].ambiguous
+        assert decided[name].rule == "unanswered_siblings"
+    assert not decided["a"].ambiguous
+
+
+def test_a_failed_twin_makes_nothing_ambiguous() -> None:
+    first, second = two_turns()
+    twin = make_call("c", 3, [1, 2, 3, 4, 5], [7], status=CallStatus.ABORTED)
+    assert not decide(first, second, twin)["b"].ambiguous
+
+
+def test_override_wins() -> None:
+    first, second = two_turns()
+    again = make_call("c", 3, [1, 2, 3, 4, 5], [7], n_tools=2)
+    chosen = override("role", "c", role=Role.AGENT)
+    decided = decide(first, second, again, overrides=(chosen,))
+    assert decided["c"] == RoleDecision(Role.AGENT, "override", "ada: because")
+    changed = override("role", "a", role=Role.AUXILIARY)
+    assert roles(first, second, overrides=(changed,))["a"] == "auxiliary"
+
+
+def subagent_rollout(**fields: Any) -> tuple[Call, ...]:
+    """main asks for tools, a root of its own runs, main goes on."""
+    asks = make_call(
+        "m1", 1, [1, 2], [3], n_tools=5, system_digest="M", finish_reason="tool_calls"
+    )
+    facts: dict[str, Any] = {"n_tools": 3, "system_digest": "S"}
+    sub = make_call("s1", 2, [8, 8], [9], **(facts | fields))
+    sub2 = make_call("s2", 3, [8, 8, 9, 1], [2], **(facts | fields))
+    goes_on = make_call("m2", 4, [1, 2, 3, 4], [5], n_tools=5, system_digest="M")
+    return asks, sub, sub2, goes_on
+
+
+def test_subagent_by_structure() -> None:
+    decided = decide(*subagent_rollout())
+    assert decided["s1"].rule == decided["s2"].rule == "nested_in_tool_call"
+    assert decided["s1"].role is Role.SUBAGENT
+    assert decided["m2"].role is Role.AGENT
+
+
+@pytest.mark.parametrize("case", ["same system", "no wait", "no continuation", "no tools"])
+def test_structure_is_careful(case: str) -> None:
+    asks, sub, sub2, goes_on = subagent_rollout()
+    if case == "same system":
+        sub, sub2 = (replace(call, system_digest="M") for call in (sub, sub2))
+    if case == "no wait":
+        asks = replace(asks, finish_reason="stop")
+    calls = (asks, sub, sub2) if case == "no continuation" else (asks, sub, sub2, goes_on)
+    if case == "no tools":
+        calls = tuple(replace(call, n_tools=0) for call in calls)
+    assert roles(*calls)["s1"] == "agent"
+
+
+def test_tool_calls_under_finish_stop_are_a_wait_as_well() -> None:
+    asks, *rest = subagent_rollout()
+    asks = replace(asks, finish_reason="stop", notes=(Note("tool_calls_with_stop"),))
+    assert roles(asks, *rest)["s1"] == "subagent"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"x-parent-session-id": "main", "x-session-id": "child"},
+        {"x-codex-parent-thread-id": "main", "thread-id": "child", "session-id": "main"},
+        {"x-claude-code-agent-id": "a03e9"},
+        {"parent_session": "main"},
+    ],
+)
+def test_subagent_by_claim(claims: dict[str, str]) -> None:
+    main = make_call("m", 1, [1], [2], n_tools=5, claims={"x-session-id": "main"})
+    sub = make_call("s", 2, [8], [9], n_tools=3, claims=claims)
+    decided = decide(main, sub)
+    assert decided["s"].role is Role.SUBAGENT
+    assert decided["s"].rule == "claimed_parent"
+    assert decided["m"].role is Role.AGENT
+
+
+def test_the_first_tool_bearing_root_is_never_a_subagent() -> None:
+    lone = make_call("s", 2, [8], [9], n_tools=3, claims={"parent_session": "elsewhere"})
+    again = make_call("t", 3, [5], [6], n_tools=3, claims={"parent_session": "elsewhere"})
+    assert roles(lone) == {"s": "agent"}
+    assert roles(lone, again) == {"s": "agent", "t": "agent"}
+
+
+def test_a_compaction_root_stays_agent() -> None:
+    first, second = two_turns()
+    compacted = make_call("k", 3, [1, 2, 40, 41], [42], n_tools=2)
+    assert roles(first, second, compacted)["k"] == "agent"

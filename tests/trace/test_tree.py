@@ -1,0 +1,267 @@
+"""Parents, roots, forks and breaks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer.records import Call, CallId, CallStatus
+from explorer.trace.breaks import BreakCause
+from explorer.trace.tree import Tree, build_tree
+from tests.trace.build import failed_call, make_call, two_turns
+
+
+def parents(tree: Tree) -> dict[str, str | None]:
+    return {str(name): node.parent_id for name, node in tree.nodes.items()}
+
+
+def test_a_chain() -> None:
+    first, second = two_turns()
+    third = make_call("c", 3, [1, 2, 3, 4, 5, 6, 7], [8], parent=second)
+    tree = build_tree([first, second, third])
+    assert parents(tree) == {"a": None, "b": "a", "c": "b"}
+    assert tree.roots == ("a",)
+    assert tree.leaves == ("c",)
+    assert tree.path(CallId("c")) == ("a", "b", "c")
+    node = tree.nodes[CallId("c")]
+    assert (node.depth, node.root_id, node.shared_len) == (2, "a", 6)
+    assert (node.prompt_len, node.completion_len, node.break_) == (7, 1, None)
+
+
+def test_mask_02_break_names_offset_and_both_tokens() -> None:
+    one = make_call("t1", 1, [1, 2], [3, 4])
+    two = make_call("t2", 2, [1, 2, 3, 9, 5], [6])
+    node = build_tree([one, two]).nodes[CallId("t2")]
+    assert node.parent_id is None
+    assert node.break_ is not None
+    assert (node.break_.offset, node.break_.expected_id, node.break_.actual_id) == (3, 4, 9)
+    assert node.break_.nearest_call_id == "t1"
+    assert node.shared_len == 3
+
+
+def test_mask_11_any_insertion_order_gives_the_same_graph() -> None:
+    late = make_call("turn2", 1, [1, 2, 3, 4, 5], [6])
+    early = make_call("turn1", 2, [1, 2], [3, 4])
+    tree = build_tree([late, early])
+    assert parents(tree) == {"turn2": "turn1", "turn1": None}
+    assert tree.nodes[CallId("turn2")].adopted
+    assert not tree.nodes[CallId("turn1")].adopted
+    assert tree.nodes[CallId("turn2")].break_ is None
+
+
+def test_mask_07_twins_the_earliest_is_the_parent() -> None:
+    twin_a = make_call("A", 1, [1, 2], [3])
+    twin_b = make_call("B", 2, [1, 2], [3])
+    child = make_call("C", 3, [1, 2, 3, 4], [5])
+    tree = build_tree([twin_a, twin_b, child])
+    assert tree.nodes[CallId("C")].parent_id == "A"
+    assert tree.nodes[CallId("B")].children == ()
+
+
+def test_a_committed_twin_is_preferred_to_an_aborted_one() -> None:
+    aborted = make_call("A", 1, [1, 2], [3], status=CallStatus.ABORTED)
+    good = make_call("B", 2, [1, 2], [3])
+    child = make_call("C", 3, [1, 2, 3, 4], [5])
+    assert build_tree([aborted, good, child]).nodes[CallId("C")].parent_id == "B"
+
+
+def test_a_retry_is_a_sibling_of_what_failed_before_its_first_token() -> None:
+    cut = make_call("A", 1, [1, 2], [], status=CallStatus.FAILED)
+    retry = make_call("B", 2, [1, 2], [3])
+    tree = build_tree([cut, retry])
+    assert tree.roots == ("A", "B")
+    assert tree.nodes[CallId("A")].prompt_key == tree.nodes[CallId("B")].prompt_key
+
+
+def test_empty_completions_make_no_cycle() -> None:
+    calls = [make_call(name, place, [1, 2], []) for place, name in enumerate("abc")]
+    longer = make_call("d", 9, [1, 2, 3], [])
+    tree = build_tree([*calls, longer])
+    assert parents(tree) == {"a": None, "b": None, "c": None, "d": "a"}
+
+
+def test_refused_calls_are_no_nodes() -> None:
+    refused = failed_call("x", 2, status=CallStatus.REFUSED)
+    assert list(build_tree([make_call("a", 1, [1], [2]), refused]).nodes) == ["a"]
+
+
+def test_fork_says_where_siblings_part() -> None:
+    first, second = two_turns()
+    other = make_call("c", 3, [1, 2, 3, 4, 9], [6], parent=first)
+    deeper = make_call("d", 4, [1, 2, 3, 4, 5, 7], [6], parent=first)
+    tree = build_tree([first, second, other, deeper])
+    assert tree.nodes[CallId("b")].break_ is None
+    fork = tree.nodes[CallId("c")].break_
+    assert fork is not None
+    assert (fork.nearest_call_id, fork.offset) == ("b", 4)
+    assert (fork.expected_id, fork.actual_id) == (5, 9)
+    fork = tree.nodes[CallId("d")].break_
+    assert fork is not None
+    assert (fork.offset, fork.expected_id, fork.actual_id) == (5, 6, 7)
+    assert tree.nodes[CallId("d")].shared_len == 5
+
+
+def test_a_call_whose_delta_does_not_fit_is_placed_by_its_messages() -> None:
+    first, second = two_turns()
+    first = replace(first, message_digests=("u1",), reply_digest="r1")
+    broken = replace(second, prompt_len=99, message_digests=("u1", "r1", "u2"))
+    tree = build_tree([first, broken])
+    assert tree.nodes[CallId("b")].parent_id == "a"
+    assert not tree.nodes[CallId("b")].has_ids
+
+
+def test_text_level_calls_are_placed_by_messages() -> None:
+    told = {"status": CallStatus.COMMITTED}
+    calls = [
+        failed_call("a", 1, message_digests=("s", "u"), reply_digest="r1", **told),
+        failed_call("b", 2, message_digests=("s", "u", "r1", "t"), reply_digest="r2", **told),
+        failed_call("c", 3, message_digests=("s", "u", "r1", "t", "r2", "t2")),
+        failed_call("d", 4, message_digests=("x",)),
+    ]
+    expected = {"a": None, "b": "a", "c": "b", "d": None}
+    for order in itertools.permutations(calls):
+        assert parents(build_tree(order)) == expected
+
+
+def call_with(name: str, sequence: int, prompt: list[int], **fields: Any) -> Call:
+    facts: dict[str, Any] = {"system_digest": "S", "tools_digest": "T"}
+    return make_call(name, sequence, prompt, [50], **(facts | fields))
+
+
+NEAREST = call_with("n", 1, [1, 2, 3, 4], message_digests=("u1", "r1", "u2"), reply_digest="r2")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "cause"),
+    [
+        ([1, 2, 9], {"system_digest": "S2", "message_digests": ("u1", "r1", "u2", "r2")}, "system_changed"),
+        ([1, 2, 9], {"tools_digest": "T2", "message_digests": ("u1", "r1", "u2", "r2")}, "tools_changed"),
+        ([1, 2, 9], {"message_digests": ("u1", "summary")}, "compaction"),
+        ([1, 2, 9], {"message_digests": ("u1", "edited", "u2", "r2", "u3")}, "history_rewritten"),
+        ([1, 2, 9], {"message_digests": ("u1", "r1", "u2", "r2", "u3")}, "reasoning_dropped_or_reserialised"),
+        ([1, 2, 9], {"message_digests": ("title",), "system_digest": "S2"}, "unrelated"),
+        ([9], {"message_digests": ("u1",)}, "unrelated"),
+        ([1, 2, 3], {"message_digests": ("u1", "r1")}, "same_prompt"),
+        ([1, 2, 9], {}, "unknown"),
+    ],
+)  # fmt: skip
+def test_causes(prompt: list[int], fields: dict[str, Any], cause: str) -> None:
+    node = build_tree([NEAREST, call_with("c", 2, prompt, **fields)]).nodes[CallId("c")]
+    assert node.parent_id is None
+    assert node.break_ is not None
+    assert node.break_.cause is BreakCause(cause)
+
+
+def test_mask_04_system_prompt_that_grew() -> None:
+    system, rest = list(range(100, 160)), list(range(300, 340))
+    five = call_with("5", 5, system + rest, message_digests=("u1", "r1", "u2"))
+    six = call_with(
+        "6",
+        6,
+        [*system, 7, 8, *rest, 50, 51],
+        system_digest="S2",
+        message_digests=("u1", "r1", "u2", "r2", "u3"),
+    )
+    broke = build_tree([five, six]).nodes[CallId("6")].break_
+    assert broke is not None
+    assert (broke.cause, broke.offset) == (BreakCause.SYSTEM_CHANGED, 60)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 50),
+        st.lists(st.integers(0, 2), max_size=3),
+        st.lists(st.integers(0, 2), max_size=3),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+def grown(steps: list[tuple[int, list[int], list[int], bool]]) -> list[Call]:
+    """Prompts over a tiny alphabet, most of which continue an earlier call."""
+    calls: list[Call] = []
+    fulls: list[list[int]] = []
+    for number, (parent, extra, completion, fresh) in enumerate(steps):
+        base = [] if fresh or not fulls else fulls[parent % len(fulls)]
+        prompt = base + extra or [0]
+        stored = calls[parent % len(calls)] if base and number % 2 else None
+        calls.append(make_call(str(number), number, prompt, completion, parent=stored))
+        fulls.append(prompt + completion)
+    return calls
+
+
+def oracle(calls: list[Call], tree: Tree) -> dict[str, str | None]:
+    """The longest exact prefix by a scan over all calls."""
+    sequences = tree.sequences
+    found: dict[str, str | None] = {}
+    for call in calls:
+        prompt = sequences.prompt(call.call_id).tolist()
+        best: tuple[int, int, str] | None = None
+        for other in calls:
+            full = sequences.full(other.call_id).tolist()
+            is_prefix = prompt[: len(full)] == full and (
+                len(full) < len(prompt)
+                or (other.completion is not None and other.completion.size)
+            )
+            if is_prefix:
+                key = (-len(full), other.sequence, str(other.call_id))
+                best = key if best is None else min(best, key)
+        found[str(call.call_id)] = None if best is None else best[2]
+    return found
+
+
+@given(STEPS, st.integers(1, 3))
+def test_parents_are_what_a_scan_finds(
+    steps: list[tuple[int, list[int], list[int], bool]], block: int
+) -> None:
+    calls = grown(steps)
+    tree = build_tree(calls, block=block)
+    assert parents(tree) == oracle(calls, tree)
+    assert sorted(node.call_id for node in tree.walk()) == sorted(tree.nodes)  # no cycle
+    for node in tree.nodes.values():
+        tree.path(node.call_id)
+        if node.parent_id is None and node.sequence > 0:
+            assert node.break_ is not None
+        if node.break_ is not None:
+            nearest = tree.sequences.full(node.break_.nearest_call_id).tolist()
+            prompt = tree.sequences.prompt(node.call_id).tolist()
+            offset = node.break_.offset
+            assert nearest[:offset] == prompt[:offset]
+            assert node.shared_len == offset
+            same = offset == len(prompt) == len(nearest)
+            assert same or nearest[offset : offset + 1] != prompt[offset : offset + 1]
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_the_order_of_the_list_does_not_matter(
+    steps: list[tuple[int, list[int], list[int], bool]], random: Any
+) -> None:
+    calls = grown(steps)
+    shuffled = list(calls)
+    random.shuffle(shuffled)
+    assert build_tree(shuffled).nodes == build_tree(calls).nodes
+
+
+@given(st.permutations(range(6)))
+def test_any_arrival_order_gives_the_same_parents(order: list[int]) -> None:
+    script = [
+        ("a", [1, 2], [3]),
+        ("b", [1, 2, 3, 4], [5]),
+        ("c", [1, 2, 3, 4, 5, 6], [7]),
+        ("d", [1, 2, 3, 8], [9]),
+        ("e", [4, 4], [4]),
+        ("f", [4, 4, 4, 1], [2]),
+    ]
+    calls = [
+        make_call(name, order[place], prompt, completion)
+        for place, (name, prompt, completion) in enumerate(script)
+    ]
+    expected = {"a": None, "b": "a", "c": "b", "d": "a", "e": None, "f": "e"}
+    assert parents(build_tree(calls)) == expected
