@@ -1,0 +1,1 @@
+"""The browser UI: documented page contexts, server-rendered pages and JSON twins."""

@@ -1,0 +1,260 @@
+"""One branch as arrays: ids, logprobs, mask and bins, token by token.
+
+Owns: what a page knows about the tokens of a root-to-leaf path.
+Must not know: HTML, HTTP, the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from explorer.export.judged import Judged
+from explorer.records import (
+    SENTINEL_LOGPROB,
+    Call,
+    CallId,
+    IdArray,
+    LogprobArray,
+    MaskReason,
+)
+from explorer.trace.branch import Segment, branch_segments
+
+REASONS: Final = tuple(MaskReason)
+REASON_INDEX: Final = {reason: index for index, reason in enumerate(REASONS)}
+TRAINED: Final = REASON_INDEX[MaskReason.SAMPLED]
+
+# -logp edges in nats. Below the first a token is paper-coloured; they never move, so
+# that two rollouts compare.
+EDGES: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+OUTLIER_NATS: Final = 4.0
+RANK_EDGES: Final = (2, 3, 4, 6, 11, 21)
+BEYOND: Final = 7  # code of a rank that no recorded alternative reaches
+NO_VALUE: Final = 9
+
+# Codes of one-byte columns stand for these classes; `static/explorer.js` has the same.
+BIN_CLASSES: Final = ("", "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "bn")
+MASK_CLASSES: Final = ("", "mt", "mr", "mq", "mp")
+_ROLE_REASONS: Final = frozenset(
+    {
+        MaskReason.AUXILIARY,
+        MaskReason.SUBAGENT,
+        MaskReason.DISCARDED,
+        MaskReason.AMBIGUOUS_SIBLING,
+        MaskReason.OWNED_BY_OTHER_ROW,
+    }
+)
+_POLICY_REASONS: Final = frozenset(
+    {
+        MaskReason.UNCERTIFIED,
+        MaskReason.CONSTRAINED,
+        MaskReason.GREEDY,
+        MaskReason.TRUNCATED_POLICY,
+        MaskReason.VERSION_CROSSED,
+        MaskReason.INJECTED_BY_PROXY,
+        MaskReason.EXCLUDED_BY_USER,
+    }
+)
+_NOT_SAMPLED: Final = frozenset({MaskReason.PROMPT, MaskReason.ENVIRONMENT})
+
+
+def mask_code(reason: MaskReason) -> int:
+    """The column code of a mask reason."""
+    if reason is MaskReason.SAMPLED:
+        return 1
+    if reason in _NOT_SAMPLED:
+        return 0
+    if reason in _ROLE_REASONS:
+        return 2
+    return 4 if reason in _POLICY_REASONS else 3
+
+
+_MASK_CODES: Final = np.array([mask_code(reason) for reason in REASONS], dtype=np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class BranchView:
+    """A branch, token by token; every array has one entry per token.
+
+    `logprobs` is NaN where there is no number: prompt text, null, sentinel.
+    """
+
+    leaf: CallId
+    path: tuple[CallId, ...]
+    segments: tuple[Segment, ...]
+    calls: dict[CallId, Call]
+    ids: IdArray
+    logprobs: LogprobArray
+    reasons: NDArray[np.uint8]
+    sampled: NDArray[np.bool_]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the branch."""
+        return int(self.ids.size)
+
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """True where a token trains."""
+        return self.reasons == TRAINED
+
+    @cached_property
+    def logprob_column(self) -> NDArray[np.uint8]:
+        """Bin codes of -logp."""
+        with np.errstate(invalid="ignore"):
+            codes = np.digitize(-self.logprobs, EDGES).astype(np.uint8)
+        codes[np.isnan(self.logprobs)] = NO_VALUE
+        codes[~self.sampled] = 0
+        return codes
+
+    @cached_property
+    def outliers(self) -> NDArray[np.bool_]:
+        """Sampled tokens the engine itself found very unlikely."""
+        with np.errstate(invalid="ignore"):
+            return -self.logprobs >= OUTLIER_NATS
+
+    @cached_property
+    def mask_column(self) -> NDArray[np.uint8]:
+        """Codes of the kind of mask reason."""
+        found: NDArray[np.uint8] = _MASK_CODES[self.reasons]
+        return found
+
+    @cached_property
+    def rank_column(self) -> NDArray[np.uint8]:
+        """Codes of the rank among the recorded alternatives."""
+        codes = np.zeros(self.length, dtype=np.uint8)
+        codes[self.sampled] = NO_VALUE
+        for segment in self.segments:
+            if segment.kind == "completion":
+                ranks = ranks_of(self.calls[segment.call_id])
+                if len(ranks) == segment.end - segment.start:
+                    codes[segment.start : segment.end] = [rank_code(rank) for rank in ranks]
+        return codes
+
+    def column(self, metric: str) -> NDArray[np.uint8]:
+        """The one-byte column of a metric."""
+        if metric == "rank":
+            return self.rank_column
+        return self.mask_column if metric == "mask" else self.logprob_column
+
+    def segment_at(self, index: int) -> Segment:
+        """The segment that holds a token."""
+        for segment in self.segments:
+            if segment.start <= index < segment.end:
+                return segment
+        raise IndexError(index)
+
+    def turn_of(self, call_id: CallId) -> int:
+        """Number of a call on the branch, from 1."""
+        return self.path.index(call_id) + 1
+
+
+def rank_code(rank: int | None) -> int:
+    """The column code of a rank; 0 stands for "beyond what was recorded"."""
+    if rank is None:
+        return NO_VALUE
+    if rank == 0:
+        return BEYOND
+    return int(np.digitize(rank, RANK_EDGES)) if rank <= 20 else BEYOND
+
+
+def alternatives_of(call: Call) -> list[list[tuple[int | None, str, float | None]]]:
+    """The recorded alternatives of each sampled token; empty when there are none."""
+    if not call.top_logprobs:
+        return []
+    try:
+        rows = orjson.loads(call.top_logprobs)
+    except orjson.JSONDecodeError:
+        return []
+    if not isinstance(rows, list):
+        return []
+    return [_alternatives(row) for row in rows]
+
+
+def _alternatives(row: object) -> list[tuple[int | None, str, float | None]]:
+    found: list[tuple[int | None, str, float | None]] = []
+    for item in row if isinstance(row, list) else ():
+        if isinstance(item, list) and len(item) == 3:
+            token_id, text, logprob = item
+            found.append(
+                (
+                    token_id if isinstance(token_id, int) else None,
+                    text if isinstance(text, str) else "",
+                    float(logprob) if isinstance(logprob, int | float) else None,
+                )
+            )
+    return found
+
+
+def ranks_of(call: Call) -> list[int | None]:
+    """Rank of each sampled token; 0 when it is beyond the recorded ones, None unknown."""
+    rows = alternatives_of(call)
+    if call.completion is None or call.logprobs is None or len(rows) != call.completion.size:
+        return []
+    ranks: list[int | None] = []
+    for token_id, logprob, row in zip(
+        call.completion.tolist(), call.logprobs.tolist(), rows, strict=True
+    ):
+        ranks.append(rank_of(token_id, logprob, row))
+    return ranks
+
+
+def rank_of(
+    token_id: int, logprob: float, row: list[tuple[int | None, str, float | None]]
+) -> int | None:
+    """Rank of the sampled token among its alternatives."""
+    if not row or logprob != logprob:
+        return None
+    better = sum(
+        other is not None and name != token_id and other > logprob for name, _, other in row
+    )
+    inside = any(name == token_id for name, _, _ in row)
+    return better + 1 if inside or better < len(row) else 0
+
+
+def branch_view(judged: Judged, leaf: CallId) -> BranchView:
+    """The arrays of one branch.
+
+    Raises:
+        KeyError: the rollout has no such call.
+    """
+    judgement = judged.judgement
+    calls = {call.call_id: call for call in judged.record.calls}
+    segments = branch_segments(judgement, leaf)
+    length = segments[-1].end if segments else 0
+    ids = np.zeros(length, dtype=np.int32)
+    logprobs = np.full(length, np.nan, dtype=np.float32)
+    # What no span covers has no reason to train.
+    reasons = np.full(length, REASON_INDEX[MaskReason.LOGPROB_MISSING], dtype=np.uint8)
+    sampled = np.zeros(length, dtype=np.bool_)
+    for segment in segments:
+        here = slice(segment.start, segment.end)
+        call = calls[segment.call_id]
+        for span in segment.spans:
+            reasons[span.start : span.end] = REASON_INDEX[span.reason]
+        if segment.kind != "completion":
+            ids[here] = judgement.tree.sequences.slice(
+                segment.call_id, segment.start, segment.end
+            )
+            continue
+        assert call.completion is not None  # a completion segment has tokens
+        ids[here] = call.completion
+        sampled[here] = True
+        if call.logprobs is not None and call.logprobs.size == call.completion.size:
+            logprobs[here] = call.logprobs
+    logprobs[~(np.isfinite(logprobs) & (logprobs > SENTINEL_LOGPROB))] = np.nan
+    return BranchView(
+        leaf=leaf,
+        path=judgement.tree.path(leaf),
+        segments=segments,
+        calls=calls,
+        ids=ids,
+        logprobs=logprobs,
+        reasons=reasons,
+        sampled=sampled,
+    )

@@ -1,0 +1,182 @@
+"""Builds the list of calls and the page of one call with its raw bodies.
+
+Owns: what is said about a call. Must not know: HTML, HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+
+from explorer.errors import NotFound
+from explorer.export.judged import Judged
+from explorer.records import Body, BodyKind, Call
+from explorer.store.interface import Store
+from explorer.web import words
+from explorer.web.contexts import Frame
+from explorer.web.contexts_rollout import BodyView, CallRow, Header, RequestPage
+from explorer.web.conversation import failure_words
+from explorer.web.frames import rollout_href
+from explorer.web.pretty import body_text, safe_text
+
+PREVIEW_CHARS = 120
+ROWS_PER_PAGE = 300
+
+_BODY_TITLES = {
+    BodyKind.REQUEST: "Request, as the harness asked",
+    BodyKind.SUBMITTED: "Request, as sent to the engine",
+    BodyKind.REPLY: "Reply of the engine",
+}
+
+
+def call_row(judged: Judged, call: Call) -> CallRow:
+    """One call as a line."""
+    rollout_id = judged.record.rollout.rollout_id
+    decision = judged.judgement.roles.get(call.call_id)
+    mask = judged.judgement.masks.get(call.call_id)
+    return CallRow(
+        call_id=call.call_id,
+        short_call=words.short_id(call.call_id),
+        href=rollout_href(rollout_id, f"requests/{call.call_id}"),
+        sequence=call.sequence,
+        dialect=call.dialect.value,
+        stream=call.stream,
+        status=call.status.value,
+        failure=failure_words(call),
+        role=decision.role.value if decision else words.NONE,
+        capture_level=call.capture_level.value,
+        prompt_tokens=call.prompt_len,
+        sampled_tokens=call.completion_len,
+        trained_tokens=mask.supervised if mask else 0,
+        finish_reason=call.finish_reason or words.UNKNOWN,
+        duration_text=words.duration((call.ended_us - call.started_us) / 1000),
+        retries=call.retry_count,
+        preview=safe_text(call.preview[:PREVIEW_CHARS]),
+    )
+
+
+def compact(value: Any) -> str:
+    """A recorded value in one line of JSON, keys in order."""
+    if value in ({}, None, "", ()):
+        return words.NONE
+    return safe_text(orjson.dumps(value, option=orjson.OPT_SORT_KEYS, default=str).decode())
+
+
+def changed_sampling(call: Call) -> tuple[tuple[str, str, str], ...]:
+    """Every sampling field that was asked or sent, with both values."""
+    asked, sent = call.requested_sampling, call.submitted_sampling
+    return tuple(
+        (
+            name,
+            compact(asked[name]) if name in asked else words.NONE,
+            compact(sent[name]) if name in sent else words.NONE,
+        )
+        for name in sorted({*asked, *sent})
+    )
+
+
+def versions_text(call: Call) -> str:
+    """The weight version at start and end of a call."""
+    first, last = call.weight_version_start, call.weight_version_end
+    if first is None and last is None:
+        return words.UNKNOWN
+    if first == last:
+        return str(first)
+    return f"{words.UNKNOWN if first is None else first} → {words.UNKNOWN if last is None else last}"
+
+
+def call_facts(call: Call) -> tuple[tuple[str, str], ...]:
+    """Recorded facts of a call by name; "unknown" where nothing was recorded."""
+
+    def known(value: object) -> str:
+        return words.UNKNOWN if value in (None, "") else safe_text(str(value))
+
+    cached, reasoning = call.usage_cached, call.usage_reasoning
+    return (
+        ("status", call.status.value),
+        ("started", words.clock(call.started_us)),
+        ("duration", words.duration((call.ended_us - call.started_us) / 1000)),
+        ("engine time", words.duration(call.engine_ms)),
+        ("wire", call.dialect.value + (", streamed" if call.stream else "")),
+        ("HTTP status", known(call.http_status)),
+        ("engine's status", known(call.upstream_status)),
+        ("stopped", known(call.finish_reason)),
+        ("stop reason", known(call.stop_reason)),
+        ("capture level", call.capture_level.value),
+        ("model asked", known(call.model_requested)),
+        ("model served", known(call.model_served)),
+        ("response id", known(call.response_id)),
+        ("engine's id", known(call.upstream_id)),
+        ("weight version", versions_text(call)),
+        ("weight label", known(call.engine_weight_label)),
+        ("tokens counted", f"{known(call.usage_prompt)} + {known(call.usage_completion)}"),
+        ("cached, reasoning", f"{known(cached)}, {known(reasoning)}"),
+        ("tools, messages", f"{call.n_tools}, {call.n_messages}"),
+        ("constraints", ", ".join(call.constraints) or "none"),
+        ("greedy", "yes" if call.greedy else "no"),
+        ("notes", "; ".join(f"{n.code} {n.detail}".strip() for n in call.notes) or "none"),
+    )
+
+
+def body_view(rollout_id: str, body: Body, *, whole: bool) -> BodyView:
+    """One raw body as text, cut unless asked for whole."""
+    shown = body_text(body.data, whole=whole)
+    page = rollout_href(rollout_id, f"requests/{body.call_id}", all=body.kind.value)
+    return BodyView(
+        kind=body.kind.value,
+        title=_BODY_TITLES[body.kind],
+        size_bytes=len(body.data),
+        size_text=words.size(len(body.data)),
+        sha256=hashlib.sha256(body.data).hexdigest(),
+        headers=tuple((safe_text(name), safe_text(value)) for name, value in body.headers),
+        text=shown.text,
+        note=shown.note,
+        cut_chars=shown.cut_chars,
+        all_href=f"{page}#{body.kind.value}" if shown.cut_chars else None,
+    )
+
+
+def request_page(
+    store: Store, judged: Judged, frame: Frame, header: Header, call_id: str, whole: str
+) -> RequestPage:
+    """One call, raw.
+
+    Args:
+        whole: kind of the body to show whole.
+
+    Raises:
+        NotFound: the rollout has no such call.
+    """
+    calls = judged.record.calls
+    names = [str(call.call_id) for call in calls]
+    if call_id not in names:
+        raise NotFound(f"this rollout has no ended call “{call_id}”")
+    at = names.index(call_id)
+    call = calls[at]
+    rollout_id = judged.record.rollout.rollout_id
+    decision = judged.judgement.roles.get(call.call_id)
+    mask = judged.judgement.masks.get(call.call_id)
+    order = list(_BODY_TITLES)
+    bodies = sorted(store.bodies(call.call_id), key=lambda body: order.index(body.kind))
+    tokens = rollout_href(rollout_id, "tokens", branch=call_id)
+    return RequestPage(
+        frame=frame,
+        header=header,
+        call=call_row(judged, call),
+        facts=call_facts(call),
+        rule=decision.rule if decision else "",
+        why=decision.why if decision else "",
+        changed=changed_sampling(call),
+        bodies=tuple(
+            body_view(rollout_id, body, whole=whole == body.kind.value) for body in bodies
+        ),
+        tokens_href=f"{tokens}#t{mask.prompt_len}" if mask and mask.length else None,
+        previous=rollout_href(rollout_id, f"requests/{names[at - 1]}") if at else None,
+        following=(
+            rollout_href(rollout_id, f"requests/{names[at + 1]}")
+            if at + 1 < len(names)
+            else None
+        ),
+    )

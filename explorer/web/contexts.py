@@ -1,0 +1,297 @@
+"""What each page says: frozen dataclasses, every field documented.
+
+Owns: the contexts of the lists, the engine page and help, and the parts that all
+pages share. A template sees exactly one context; its JSON twin is the same object.
+Must not know: where the values come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+PAGES: list[type[Any]] = []
+
+
+def said(help_text: str) -> Any:
+    """A field with its documentation."""
+    return field(metadata={"help": help_text})
+
+
+def markup(help_text: str) -> Any:
+    """A field that only the page has: the twin carries the same facts as data."""
+    return field(metadata={"help": help_text, "markup": True})
+
+
+def page(cls: type[Any]) -> type[Any]:
+    """Register a context that a template renders."""
+    PAGES.append(cls)
+    return cls
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """One step of the breadcrumb line."""
+
+    label: str = said("Text of the step.")
+    href: str | None = said("Address, or null for the page itself.")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What surrounds every page."""
+
+    title: str = said("Title of the document and its main heading.")
+    twin: str = said("Address of this page's JSON twin, with the same query.")
+    section: str = said("Part of the site: home, runs, rollouts, engine or help.")
+    crumbs: tuple[Crumb, ...] = said("Breadcrumb line, the outermost first.")
+    app_version: str = said("Version of the application that made the page.")
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRow:
+    """One rollout as a line of a list."""
+
+    rollout_id: str = said("Public id.")
+    short_id: str = said("Shortened id, as shown.")
+    href: str = said("Address of the rollout page.")
+    run: str = said("Run it belongs to.")
+    run_href: str = said("Address of the run.")
+    task: str | None = said("Task it attempted.")
+    group: str | None = said("Group it is compared in.")
+    attempt: int | None = said("Number of the attempt within its group.")
+    purpose: str = said("`train` or `eval`.")
+    harness: str | None = said("Harness that drove it.")
+    model: str = said("Model that sampled it.")
+    status: str = said("`open`, `closed` or `deleted`.")
+    ok: bool | None = said("What the verifier said, null when nobody said.")
+    reward: float | None = said("Latest reward, null when none was given.")
+    reward_text: str = said("The reward as shown.")
+    trainable: bool | None = said("Verdict; null until it has been judged.")
+    supervised_tokens: int | None = said("Tokens that train; null until judged.")
+    generated_tokens: int = said("Sampled tokens of all its calls.")
+    share: float | None = said("Supervised of generated tokens, 0 to 1.")
+    share_text: str = said("The share as shown.")
+    reason: str = said("First reason against training, empty when there is none.")
+    n_calls: int = said("Calls that ended.")
+    n_failed: int = said("Of these, failed, aborted or refused.")
+    n_findings: int | None = said("FATAL and WARN findings; null until judged.")
+    n_fatal: int | None = said("FATAL findings; null until judged.")
+    created: str | None = said("When it was created, ISO 8601.")
+    age: str = said("How long ago, in its largest unit.")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run as a line of a list."""
+
+    run: str = said("Name of the run.")
+    href: str = said("Address of the run.")
+    n_rollouts: int = said("Rollouts, without deleted ones.")
+    n_open: int = said("Of these, still open.")
+    n_trainable: int = said("Of these, judged trainable.")
+    n_calls: int = said("Calls that ended.")
+    generated_tokens: int = said("Sampled tokens.")
+    n_rewarded: int = said("Rollouts with a reward.")
+    reward_mean: float | None = said("Mean of those rewards.")
+    reward_text: str = said("The mean as shown.")
+    last_created: str | None = said("When its newest rollout was created, ISO 8601.")
+    age: str = said("How long ago that was.")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCard:
+    """What is known about the engine in use."""
+
+    known: bool = said("Whether a certificate of an engine is on record.")
+    name: str = said("Kind and name of the engine.")
+    version: str = said("Its version, or `unknown`.")
+    model: str = said("Its model, or `unknown`.")
+    passing: bool = said("Whether its certificate lets calls count as trainable.")
+    certifiable: bool = said("Whether such an engine can be certified at all.")
+    logprob_kind: str = said("What its logprobs were proved to be.")
+    capture_level: str = said("`tokens`, `logprobs` or `text`.")
+    measured: str | None = said("When it was probed, ISO 8601.")
+    certificate_id: str | None = said("Id of the certificate.")
+    failures: tuple[str, ...] = said("In words, why it is lower than it could be.")
+    sentence: str = said("The verdict on the engine in one sentence.")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCard:
+    """Health of the store."""
+
+    path: str = said("File that holds everything.")
+    size_bytes: int = said("Size of the file.")
+    size_text: str = said("The size as shown.")
+    free_text: str = said("Free space on its disk.")
+    quarantined: int = said("Records that could not be written and were set aside.")
+    spilling: bool = said("Whether records go to the spill journal at the moment.")
+    refused_for_space: bool = said("Whether new rollouts are refused for lack of space.")
+    schema_version: int = said("Version of the stored format.")
+    messages: tuple[str, ...] = said("Sentences that need a person's attention.")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that can be copied."""
+
+    label: str = said("What it does.")
+    text: str = said("The command.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class HomePage:
+    """`/`: what this server holds."""
+
+    template: ClassVar[str] = "home.html"
+    frame: Frame = said("What surrounds the page.")
+    n_runs: int = said("Runs on record.")
+    n_rollouts: int = said("Rollouts on record, without deleted ones.")
+    n_open: int = said("Of these, still open.")
+    n_trainable: int = said("Of these, judged trainable.")
+    n_calls: int = said("Calls that ended.")
+    generated_tokens: int = said("Sampled tokens.")
+    runs: tuple[RunRow, ...] = said("Newest runs.")
+    more_runs: int = said("Runs not listed here.")
+    newest: tuple[RolloutRow, ...] = said("Newest rollouts.")
+    engine: EngineCard = said("The engine in use.")
+    store: StoreCard = said("The store.")
+    commands: tuple[Command, ...] = said("How to make a rollout on this server.")
+    started: str | None = said("When the server started, ISO 8601.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    """`/runs`: every run."""
+
+    template: ClassVar[str] = "runs.html"
+    frame: Frame = said("What surrounds the page.")
+    runs: tuple[RunRow, ...] = said("Every run, the newest first.")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One line of the grid: the samples of one task or group."""
+
+    name: str = said("Task or group.")
+    samples: tuple[RolloutRow, ...] = said("Its rollouts by attempt.")
+    n_rewarded: int = said("Samples with a reward.")
+    reward_mean: float | None = said("Mean of their rewards.")
+    reward_text: str = said("The mean as shown.")
+    zero_variance: bool = said(
+        "Two or more rewarded samples, all with the same reward: no advantage to learn from."
+    )
+    n_trainable: int = said("Samples judged trainable.")
+    generated_tokens: int = said("Sampled tokens of all samples.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """`/runs/{run}`: groups × samples."""
+
+    template: ClassVar[str] = "run.html"
+    frame: Frame = said("What surrounds the page.")
+    summary: RunRow = said("The run in numbers.")
+    groups: tuple[GroupRow, ...] = said("One line per group, in order of appearance.")
+    width: int = said("Largest number of samples in a group.")
+    n_zero_variance: int = said("Groups whose rewards are all equal.")
+    shown: int = said("Rollouts on this page.")
+    total: int = said("Rollouts of the run.")
+    list_href: str = said("Address of the list of this run's rollouts.")
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The filters of the rollout list, as given in the address."""
+
+    run: str = said("Run, exactly.")
+    task: str = said("Task, exactly.")
+    group: str = said("Group, exactly.")
+    state: str = said("`open`, `closed`, `deleted` or empty.")
+    trainable: str = said("`yes`, `no` or empty.")
+    reward_min: str = said("Lowest reward.")
+    reward_max: str = said("Highest reward.")
+    q: str = said("Text in the id, run, task, group, harness or model.")
+    sort: str = said("`created`, `reward`, `calls` or `tokens`.")
+    order: str = said("`desc` or `asc`.")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One entry of a select."""
+
+    value: str = said("Value in the address.")
+    label: str = said("Text shown.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class RolloutListPage:
+    """`/rollouts`: the run list."""
+
+    template: ClassVar[str] = "rollouts.html"
+    frame: Frame = said("What surrounds the page.")
+    filters: Filters = said("Filters in force.")
+    problems: tuple[str, ...] = said("Filters that could not be read and were ignored.")
+    filtered: bool = said("Whether any filter is in force.")
+    run_choices: tuple[Choice, ...] = said("Runs that can be chosen.")
+    rows: tuple[RolloutRow, ...] = said("Rollouts of this page of the list.")
+    total: int = said("Rollouts that match.")
+    next_href: str | None = said("Address of the next page, null on the last.")
+    first_href: str | None = said("Address of the first page, null when this is it.")
+    sort_hrefs: dict[str, str] = said("Address of the same list by each sort key.")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number that the probe measured."""
+
+    name: str = said("Name of the test.")
+    value: str = said("What came out.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class EnginePage:
+    """`/engine`: the certificate, its numbers and failures in words."""
+
+    template: ClassVar[str] = "engine.html"
+    frame: Frame = said("What surrounds the page.")
+    engine: EngineCard = said("The engine in use.")
+    fingerprint: str = said("Fingerprint of the engine's answers, or `unknown`.")
+    numbers: tuple[Measurement, ...] = said("Every measurement of the probe.")
+    allow_uncertified: bool = said("Whether the operator lets uncertified engines count.")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One keyboard shortcut."""
+
+    keys: tuple[str, ...] = said("The key or keys.")
+    does: str = said("What it does.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class KeysPage:
+    """`/help/keys`: every keyboard shortcut, and how to read the token pane."""
+
+    template: ClassVar[str] = "keys.html"
+    frame: Frame = said("What surrounds the page.")
+    keys: tuple[Key, ...] = said("Shortcuts, in the order of use.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    """Any error, without a stack trace."""
+
+    template: ClassVar[str] = "error.html"
+    frame: Frame = said("What surrounds the page.")
+    status: int = said("HTTP status.")
+    code: str = said("Stable code of the error.")
+    message: str = said("What went wrong and what to do about it.")

@@ -1,0 +1,250 @@
+"""Builds the timing, group, provenance, findings and custody tabs.
+
+Owns: what these tabs say. Must not know: HTML, HTTP.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from explorer import __version__
+from explorer.export.judged import Judged
+from explorer.records import CallStatus, Finding, MaskReason
+from explorer.store.interface import RolloutSummary
+from explorer.web import words
+from explorer.web.calls import compact, versions_text
+from explorer.web.contexts import Frame
+from explorer.web.contexts_rollout import (
+    CustodyPage,
+    CustodyRow,
+    Fact,
+    FindingRow,
+    FindingsPage,
+    GroupPage,
+    Header,
+    ProvenancePage,
+    SamplingRow,
+    TimingPage,
+    TimingRow,
+)
+from explorer.web.frames import rollout_href
+from explorer.web.lists import group_row, now_us
+from explorer.web.pretty import safe_text
+from explorer.web.reasons import MEANINGS
+
+CHART_WIDTH = 1000.0
+
+
+def timing_page(judged: Judged, frame: Frame, header: Header) -> TimingPage:
+    """A waterfall of the calls and its table."""
+    calls = judged.record.calls
+    first = min((call.started_us for call in calls), default=0)
+    last = max((call.ended_us for call in calls), default=0)
+    span_ms = max((last - first) / 1000, 0.001)
+    rollout_id = judged.record.rollout.rollout_id
+    rows = []
+    for call in calls:
+        start_ms, total_ms = (
+            (call.started_us - first) / 1000,
+            (call.ended_us - call.started_us) / 1000,
+        )
+        decision = judged.judgement.roles.get(call.call_id)
+        tokens = call.completion_len or 0
+        scale = CHART_WIDTH / span_ms
+        engine_ms = call.engine_ms
+        rows.append(
+            TimingRow(
+                label=str(call.sequence),
+                role=decision.role.value if decision else words.NONE,
+                call_href=rollout_href(rollout_id, f"requests/{call.call_id}"),
+                start_ms=start_ms,
+                total_ms=total_ms,
+                total_text=words.duration(total_ms),
+                engine_ms=engine_ms,
+                engine_text=words.duration(engine_ms),
+                tokens=tokens,
+                rate=round(1000 * tokens / engine_ms, 2) if engine_ms and tokens else None,
+                failed=call.status is not CallStatus.COMMITTED,
+                x=round(start_ms * scale, 1),
+                width=round(max(1.5, total_ms * scale), 1),
+                engine_width=round(min(total_ms, engine_ms or 0.0) * scale, 1),
+            )
+        )
+    engine = sum(call.engine_ms for call in calls if call.engine_ms is not None)
+    return TimingPage(
+        frame=frame,
+        header=header,
+        rows=tuple(rows),
+        span_ms=span_ms,
+        span_text=words.duration(span_ms),
+        engine_ms=engine,
+        engine_text=words.duration(engine),
+        unrecorded=sum(call.engine_ms is None for call in calls),
+        open_calls=len(judged.record.open_calls),
+    )
+
+
+def group_page(
+    judged: Judged, frame: Frame, header: Header, members: Sequence[RolloutSummary]
+) -> GroupPage:
+    """The samples this rollout is compared with."""
+    rollout = judged.record.rollout
+    name = rollout.group or rollout.task or "(no task given)"
+    row = group_row(name, list(members), now_us())
+    return GroupPage(
+        frame=frame,
+        header=header,
+        name=name,
+        rows=row.samples,
+        current=rollout.rollout_id,
+        n_rewarded=row.n_rewarded,
+        mean_text=row.reward_text,
+        zero_variance=row.zero_variance,
+    )
+
+
+def fact(name: str, value: object) -> Fact:
+    """A named fact; what was not recorded says so."""
+    known = value not in (None, "", {}, ())
+    text = value if isinstance(value, str) else compact(value)
+    return Fact(name, safe_text(text) if known else words.UNKNOWN, known)
+
+
+def facts_of(values: dict[str, Any]) -> tuple[Fact, ...]:
+    """A recorded dictionary as facts."""
+    return tuple(fact(safe_text(str(name)), value) for name, value in values.items())
+
+
+def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenancePage:
+    """What made these tokens; "unknown" in plain sight."""
+    rollout, certificate = judged.record.rollout, judged.record.certificate
+    served = sorted({call.model_served for call in judged.record.calls if call.model_served})
+    engine = (
+        fact("engine", " ".join(p for p in (rollout.engine_kind, rollout.engine_name) if p)),
+        fact("engine version", rollout.engine_version),
+        fact("model", rollout.model),
+        fact("model served", ", ".join(served)),
+        fact("tokenizer", rollout.tokenizer_id),
+        fact("chat template SHA-256", rollout.chat_template_sha256),
+        fact("harness", rollout.harness),
+        fact("harness version", rollout.harness_version),
+        fact("created", words.clock(rollout.created_us)),
+        fact("captured by version", rollout.app_version),
+        fact("shown by version", __version__),
+        fact("inputs of the verdict, SHA-256", judged.judgement.inputs_sha256),
+    )
+    proved: tuple[Fact, ...] = ()
+    if certificate is not None:
+        proved = (
+            fact("certificate", certificate.certificate_id),
+            fact("measured", words.clock(certificate.time_us)),
+            fact("logprobs", certificate.logprob_kind.value),
+            fact("capture level", certificate.capture_level.value),
+            fact("passing", "yes" if certificate.passing else "no"),
+            fact("fingerprint", certificate.fingerprint),
+            *(fact("failure", failure) for failure in certificate.failures),
+            *facts_of(certificate.numbers),
+        )
+    return ProvenancePage(
+        frame=frame,
+        header=header,
+        engine=engine,
+        certificate=proved,
+        policy=tuple(
+            Fact(name, compact(value), True)
+            for name, value in judged.judgement.policy.describe().items()
+        ),
+        sampling=sampling_rows(judged),
+        metadata=facts_of(rollout.metadata),
+        budgets=facts_of(rollout.budgets),
+    )
+
+
+def sampling_rows(judged: Judged) -> tuple[SamplingRow, ...]:
+    """Sampling per call, equal calls joined into one line."""
+    joined: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for call in judged.record.calls:
+        asked, sent = compact(call.requested_sampling), compact(call.submitted_sampling)
+        joined[asked, sent, versions_text(call)].append(call.sequence)
+    return tuple(
+        SamplingRow(ranges(numbers), asked, sent, versions)
+        for (asked, sent, versions), numbers in joined.items()
+    )
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0–3, 5` for 0 1 2 3 5."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def finding_row(judged: Judged, finding: Finding) -> FindingRow:
+    """One finding with links to what it points at."""
+    rollout_id, where = judged.record.rollout.rollout_id, finding.where
+    call_href = token_href = None
+    words_where = "the rollout"
+    if where.call_id is not None:
+        call_href = rollout_href(rollout_id, f"requests/{where.call_id}")
+        calls = {call.call_id: call for call in judged.record.calls}
+        call = calls.get(where.call_id)
+        words_where = f"call {call.sequence}" if call else f"call {where.call_id}"
+        if where.start is not None and where.call_id in judged.judgement.masks:
+            last = where.end if where.end is not None else where.start + 1
+            words_where += (
+                f", token {where.start:,}"
+                if last - where.start == 1
+                else f", tokens {where.start:,}–{last - 1:,}"
+            )
+            page = rollout_href(rollout_id, "tokens", branch=where.call_id, t=where.start)
+            token_href = f"{page}#t{where.start}"
+    return FindingRow(
+        code=finding.code,
+        grade=finding.grade.value,
+        message=safe_text(finding.message),
+        hint=finding.hint,
+        where=words_where,
+        call_href=call_href,
+        token_href=token_href,
+    )
+
+
+def findings_page(judged: Judged, frame: Frame, header: Header) -> FindingsPage:
+    """Findings worst first, and sampled tokens by mask reason."""
+    skip = (MaskReason.PROMPT, MaskReason.ENVIRONMENT)
+    counts = judged.judgement.mask_counts
+    masked = tuple(
+        (reason.value, counts[reason], MEANINGS[reason])
+        for reason in sorted(counts, key=lambda reason: -counts[reason])
+        if reason not in skip and counts[reason]
+    )
+    return FindingsPage(
+        frame=frame,
+        header=header,
+        findings=tuple(finding_row(judged, item) for item in judged.judgement.findings),
+        masked=masked,
+    )
+
+
+def custody_page(judged: Judged, frame: Frame, header: Header) -> CustodyPage:
+    """The hash chain as recorded."""
+    rollout_id = judged.record.rollout.rollout_id
+    rows = tuple(
+        CustodyRow(
+            short_call=words.short_id(call.call_id),
+            call_href=rollout_href(rollout_id, f"requests/{call.call_id}"),
+            sequence=call.sequence,
+            parent=words.short_id(call.stored_parent_id) if call.stored_parent_id else words.NONE,
+            tokens=None if call.prompt_len is None else call.prompt_len + (call.completion_len or 0),
+            chain_hash=call.chain_hash.hex() if call.chain_hash else "not recorded",
+        )
+        for call in judged.record.calls
+    )
+    recorded = sum(call.chain_hash is not None for call in judged.record.calls)
+    return CustodyPage(frame=frame, header=header, rows=rows, recorded=recorded)

@@ -1,0 +1,51 @@
+"""The frame of a page: title, breadcrumb line and the address of its twin.
+
+Owns: `Frame`s and addresses of pages. Must not know: the store.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+
+from explorer import __version__
+from explorer.web.contexts import Crumb, Frame
+
+
+def frame(
+    request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ...]
+) -> Frame:
+    """The frame of the page that answers `request`."""
+    path = request.url.path.removesuffix(".json")
+    twin = quote("/index" if path in ("", "/", "/index") else path) + ".json"
+    query = request.url.query
+    return Frame(
+        title=title,
+        twin=f"{twin}?{query}" if query else twin,
+        section=section,
+        crumbs=crumbs,
+        app_version=__version__,
+    )
+
+
+def run_href(run: str) -> str:
+    """Address of a run."""
+    return f"/runs/{quote(run, safe='')}"
+
+
+def rollout_href(rollout_id: str, tab: str = "", **query: str | int | None) -> str:
+    """Address of a rollout, or of one of its tabs."""
+    base = f"/rollouts/{quote(rollout_id, safe='')}"
+    return with_query(f"{base}/{tab}" if tab else base, **query)
+
+
+def list_href(**query: str | int | None) -> str:
+    """Address of the rollout list with filters."""
+    return with_query("/rollouts", **query)
+
+
+def with_query(path: str, **query: str | int | None) -> str:
+    """`path` with those parameters that have a value."""
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,187 @@
+"""The header that every tab of a rollout shows, verdict included.
+
+Owns: `Header` and the frame of a rollout page.
+Must not know: what a tab shows below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fastapi import Request
+
+from explorer.export.judged import Judged
+from explorer.records import Grade
+from explorer.store.interface import RolloutSummary, Store
+from explorer.trace.verdict import Judgement
+from explorer.web import words
+from explorer.web.contexts import Crumb, Frame
+from explorer.web.contexts_rollout import Download, Header, Neighbours, Tab, Verdict
+from explorer.web.frames import frame, rollout_href, run_href
+
+TABS = (
+    ("conversation", "Conversation"),
+    ("tokens", "Tokens"),
+    ("timing", "Timing"),
+    ("requests", "Requests"),
+    ("group", "Group"),
+    ("provenance", "Provenance"),
+    ("findings", "Findings"),
+    ("custody", "Custody"),
+)
+# Tabs that show one branch, so that a link between them keeps it.
+BRANCH_TABS = frozenset({"conversation", "tokens"})
+
+
+def rollout_frame(request: Request, judged: Judged, tab: str, last: str | None = None) -> Frame:
+    """Title, breadcrumb line and twin of a tab."""
+    rollout = judged.record.rollout
+    short = words.short_id(rollout.rollout_id)
+    crumbs = [Crumb("Runs", "/runs"), Crumb(rollout.run, run_href(rollout.run))]
+    if last is None:
+        crumbs.append(Crumb(f"rollout {short}", None))
+    else:
+        crumbs.append(Crumb(f"rollout {short}", rollout_href(rollout.rollout_id, "tokens")))
+        crumbs.append(Crumb(last, None))
+    label = dict(TABS)[tab]
+    return frame(
+        request, title=f"{label} · rollout {short}", section="rollouts", crumbs=tuple(crumbs)
+    )
+
+
+def members_of(store: Store, judged: Judged) -> tuple[RolloutSummary, ...]:
+    """The samples this rollout is compared with, itself included."""
+    rollout = judged.record.rollout
+    if rollout.group is None and rollout.task is None:
+        return ()
+    return store.group_members(rollout.run, task=rollout.task, group=rollout.group)
+
+
+def verdict_of(judgement: Judgement) -> Verdict:
+    """The verdict in the words of the page; nothing here decides anything."""
+    supervised, generated = judgement.supervised_tokens, judgement.generated_tokens
+    n_calls = sum(mask.supervised > 0 for mask in judgement.masks.values())
+    if judgement.trainable:
+        text = (
+            f"Trainable {supervised:,} of {generated:,} tokens · "
+            f"{words.plural(n_calls, 'call')}"
+        )
+    else:
+        text = f"Not trainable: {judgement.reasons[0].message}"
+    return Verdict(
+        trainable=judgement.trainable,
+        text=text,
+        supervised_tokens=supervised,
+        generated_tokens=generated,
+        n_calls=n_calls,
+        reasons=tuple(reason.message for reason in judgement.reasons),
+        notices=judgement.notices,
+        href=rollout_href(judgement.rollout_id, "findings"),
+    )
+
+
+def outcome_words(judgement: Judgement) -> str:
+    """Status and verifier in two words."""
+    state = judgement.state
+    if not state.closed:
+        return "open"
+    if state.ok is None:
+        return "closed"
+    return "solved" if state.ok else "failed verifier"
+
+
+def rollout_header(
+    judged: Judged,
+    tab: str,
+    members: Sequence[RolloutSummary],
+    branch: str | None = None,
+    query: str = "",
+) -> Header:
+    """The header of one tab.
+
+    Args:
+        branch: the branch shown, kept by links to the other tabs that show one.
+        query: view state that links to neighbours keep.
+    """
+    rollout, judgement = judged.record.rollout, judged.judgement
+    grades = [finding.grade for finding in judgement.findings]
+    n_fatal, n_warn = grades.count(Grade.FATAL), grades.count(Grade.WARN)
+    counts = {
+        "requests": len(judged.record.calls),
+        "findings": n_fatal + n_warn or None,
+        "group": len(members) if len(members) > 1 else None,
+    }
+    tabs = tuple(
+        Tab(
+            name=name,
+            label=label,
+            href=rollout_href(
+                rollout.rollout_id, name, branch=branch if name in BRANCH_TABS else None
+            ),
+            count=counts.get(name),
+            current=name == tab,
+        )
+        for name, label in TABS
+    )
+    state = judgement.state
+    return Header(
+        rollout_id=rollout.rollout_id,
+        short_id=words.short_id(rollout.rollout_id),
+        run=rollout.run,
+        run_href=run_href(rollout.run),
+        task=rollout.task,
+        harness=rollout.harness,
+        model=rollout.model or words.UNKNOWN,
+        purpose=rollout.purpose.value,
+        status="closed" if state.closed else "open",
+        ok=state.ok,
+        outcome=outcome_words(judgement),
+        reward=state.reward,
+        reward_text=words.reward_text(state.reward),
+        verdict=verdict_of(judgement),
+        n_fatal=n_fatal,
+        n_warn=n_warn,
+        tabs=tabs,
+        neighbours=_neighbours(rollout.rollout_id, tab, members, query),
+        group_href=rollout_href(rollout.rollout_id, "group"),
+        downloads=_downloads(judgement),
+    )
+
+
+def _neighbours(
+    rollout_id: str, tab: str, members: Sequence[RolloutSummary], query: str
+) -> Neighbours | None:
+    names = [member.rollout_id for member in members]
+    if len(names) < 2 or rollout_id not in names:
+        return None
+    at = [str(name) for name in names].index(rollout_id)
+
+    def link(place: int) -> str | None:
+        if not 0 <= place < len(names):
+            return None
+        href = rollout_href(names[place], tab)
+        return f"{href}?{query}" if query else href
+
+    return Neighbours(at + 1, len(names), link(at - 1), link(at + 1))
+
+
+def _downloads(judgement: Judgement) -> tuple[Download, ...]:
+    base = f"/api/v1/rollouts/{judgement.rollout_id}"
+    refused = "" if judgement.trainable else f"Refused: {judgement.reasons[0].message}"
+    trace = Download(
+        label="Training trace",
+        href=f"{base}/training-trace",
+        enabled=judgement.trainable,
+        reason=refused,
+        about="Ids, mask and logprobs of the calls that train, as JSON.",
+    )
+    audit = replace(
+        trace,
+        label="Capture audit",
+        href=f"{base}/capture-audit",
+        enabled=True,
+        reason="",
+        about="Every call with roles, masks and findings, whatever the verdict.",
+    )
+    return (trace, audit)

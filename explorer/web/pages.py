@@ -1,0 +1,197 @@
+"""Routes of the home page, runs, the rollout list, the engine and help.
+
+Owns: addresses and which context answers each. Must not know: how contexts are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from explorer.errors import NotFound
+from explorer.store.interface import RolloutQuery
+from explorer.web import words
+from explorer.web.contexts import (
+    Command,
+    Crumb,
+    EnginePage,
+    Frame,
+    HomePage,
+    KeysPage,
+    Measurement,
+    RunsPage,
+)
+from explorer.web.frames import frame
+from explorer.web.keys import KEYS
+from explorer.web.lists import (
+    engine_card,
+    now_us,
+    rollout_list,
+    rollout_row,
+    run_page,
+    run_row,
+    store_card,
+)
+from explorer.web.render import respond
+from explorer.web.services import Services, services_of
+
+router = APIRouter(include_in_schema=False)
+
+HOME_RUNS = 8
+HOME_ROLLOUTS = 12
+
+Handler = Callable[..., Any]
+
+
+def page_and_twin(target: APIRouter, path: str) -> Callable[[Handler], Handler]:
+    """Register a handler for a page and for its JSON twin."""
+
+    def add(handler: Handler) -> Handler:
+        for address in (f"{path}.json", path):
+            target.add_api_route(
+                address, handler, methods=["GET", "HEAD"], include_in_schema=False
+            )
+        return handler
+
+    return add
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", include_in_schema=False)
+@router.get("/index.json", include_in_schema=False)
+async def home(request: Request) -> Response:
+    """What this server holds."""
+    outline = frame(request, title="What this server holds", section="home", crumbs=())
+    base = str(request.base_url).rstrip("/")
+    return await respond(request, partial(_home, services_of(request), outline, base))
+
+
+def _home(services: Services, outline: Frame, base: str) -> HomePage:
+    now = now_us()
+    runs = services.store.list_runs()
+    found = services.store.list_rollouts(RolloutQuery(limit=HOME_ROLLOUTS))
+    return HomePage(
+        frame=outline,
+        n_runs=len(runs),
+        n_rollouts=sum(row.n_rollouts for row in runs),
+        n_open=sum(row.n_open for row in runs),
+        n_trainable=sum(row.n_trainable for row in runs),
+        n_calls=sum(row.n_calls for row in runs),
+        generated_tokens=sum(row.generated_tokens for row in runs),
+        runs=tuple(run_row(row, now) for row in runs[:HOME_RUNS]),
+        more_runs=max(0, len(runs) - HOME_RUNS),
+        newest=tuple(rollout_row(row, now) for row in found.rows),
+        engine=engine_card(
+            services.certificate(), allow_uncertified=services.settings.allow_uncertified
+        ),
+        store=store_card(services.store.health()),
+        commands=first_commands(base),
+        started=words.iso(services.started_us),
+    )
+
+
+def first_commands(base: str) -> tuple[Command, ...]:
+    """How to make a rollout on this server, with its own address in place."""
+    return (
+        Command(
+            "Run a harness under a fresh rollout",
+            f"rollout-explorer run --url {base} --ok-from-exit -- python my_agent.py",
+        ),
+        Command(
+            "Or create one and point any OpenAI client at it",
+            f"curl -s -X POST {base}/api/v1/rollouts \\\n"
+            "  -H 'Authorization: Bearer '$ROLLOUT_EXPLORER_ADMIN_TOKEN \\\n"
+            "  -H 'Content-Type: application/json' -d '{\"run\": \"first\", \"task\": \"hello\"}'\n"
+            "# the answer has base_urls and capture_key; use them as OPENAI_BASE_URL and "
+            "OPENAI_API_KEY",
+        ),
+    )
+
+
+@page_and_twin(router, "/runs")
+async def runs(request: Request) -> Response:
+    """Every run."""
+    outline = frame(request, title="Runs", section="runs", crumbs=())
+    store = services_of(request).store
+
+    def build() -> RunsPage:
+        now = now_us()
+        return RunsPage(
+            frame=outline, runs=tuple(run_row(row, now) for row in store.list_runs())
+        )
+
+    return await respond(request, build)
+
+
+@page_and_twin(router, "/runs/{run:path}")
+async def run(request: Request, run: str) -> Response:
+    """Groups × samples of one run."""
+    crumbs = (Crumb("Runs", "/runs"), Crumb(run, None))
+    outline = frame(request, title=f"Run {run}", section="runs", crumbs=crumbs)
+    store = services_of(request).store
+
+    def build() -> object:
+        for summary in store.list_runs():
+            if summary.run == run:
+                return run_page(store, outline, run, summary)
+        raise NotFound(f"no run on this server is called “{run}”")
+
+    return await respond(request, build)
+
+
+@page_and_twin(router, "/rollouts")
+async def rollouts(request: Request) -> Response:
+    """The run list, filtered by the address."""
+    outline = frame(request, title="Rollouts", section="rollouts", crumbs=())
+    query = dict(request.query_params)
+    return await respond(
+        request, partial(rollout_list, services_of(request).store, outline, query)
+    )
+
+
+@page_and_twin(router, "/engine")
+async def engine(request: Request) -> Response:
+    """The certificate of the engine in use."""
+    outline = frame(request, title="Engine", section="engine", crumbs=())
+    return await respond(request, partial(_engine, services_of(request), outline))
+
+
+def _engine(services: Services, outline: Frame) -> EnginePage:
+    found = services.certificate()
+    allowed = services.settings.allow_uncertified
+    return EnginePage(
+        frame=outline,
+        engine=engine_card(found, allow_uncertified=allowed),
+        fingerprint=(found.fingerprint if found else None) or words.UNKNOWN,
+        numbers=measurements(found.numbers if found else {}),
+        allow_uncertified=allowed,
+    )
+
+
+def measurements(numbers: dict[str, Any]) -> tuple[Measurement, ...]:
+    """A probe's numbers as lines, nested ones with dotted names."""
+    lines: list[Measurement] = []
+
+    def walk(prefix: str, value: object) -> None:
+        if isinstance(value, dict) and value:
+            for name, inner in value.items():
+                walk(f"{prefix}.{name}" if prefix else str(name), inner)
+        elif isinstance(value, str):
+            lines.append(Measurement(prefix, value))
+        else:
+            lines.append(Measurement(prefix, orjson.dumps(value, default=str).decode()))
+
+    walk("", numbers)
+    return tuple(item for item in lines if item.name)
+
+
+@page_and_twin(router, "/help/keys")
+async def keys(request: Request) -> Response:
+    """Every shortcut, and how to read the token pane."""
+    outline = frame(request, title="Keyboard", section="help", crumbs=())
+    return await respond(request, lambda: KeysPage(frame=outline, keys=KEYS))

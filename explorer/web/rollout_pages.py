@@ -1,0 +1,189 @@
+"""Routes of a rollout's tabs, except the tokens.
+
+Owns: addresses and which context answers each. Must not know: how contexts are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from explorer.errors import NotFound
+from explorer.export.judged import Judged
+from explorer.records import RolloutId
+from explorer.store.interface import RolloutSummary
+from explorer.web.branches import decode_one, leaf_of, shown_branch
+from explorer.web.calls import ROWS_PER_PAGE, call_row, request_page
+from explorer.web.contexts import Frame
+from explorer.web.contexts_rollout import ConversationPage, Header, RequestsPage
+from explorer.web.conversation import Conversation
+from explorer.web.details import (
+    custody_page,
+    findings_page,
+    group_page,
+    provenance_page,
+    timing_page,
+)
+from explorer.web.frames import rollout_href
+from explorer.web.header import members_of, rollout_frame, rollout_header
+from explorer.web.pages import page_and_twin
+from explorer.web.render import respond
+from explorer.web.services import services_of
+from explorer.web.turn_tree import TurnTree, View
+
+router = APIRouter(include_in_schema=False)
+
+Members = tuple[RolloutSummary, ...]
+Build = Callable[[Judged, Frame, Header, Members], Any]
+
+
+async def judged_or_404(request: Request, rollout_id: str) -> Judged:
+    """The judged rollout.
+
+    Raises:
+        NotFound: unknown or deleted.
+    """
+    judged = await services_of(request).judged.get(RolloutId(rollout_id))
+    if judged is None:
+        raise NotFound(f"no rollout on this server has the id “{rollout_id}”")
+    return judged
+
+
+async def tab(request: Request, rollout_id: str, name: str, build: Build) -> Response:
+    """Answer with one tab."""
+    judged = await judged_or_404(request, rollout_id)
+    store = services_of(request).store
+    branch = request.query_params.get("branch")
+
+    def work() -> Any:
+        members = members_of(store, judged)
+        header = rollout_header(judged, name, members, branch)
+        return build(judged, rollout_frame(request, judged, name), header, members)
+
+    return await respond(request, work)
+
+
+@router.get("/rollouts/{rollout_id}")
+async def rollout(request: Request, rollout_id: str) -> Response:
+    """The rollout opens on its tokens."""
+    await judged_or_404(request, rollout_id)
+    return RedirectResponse(rollout_href(rollout_id, "tokens"), status_code=303)
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/conversation")
+async def conversation(
+    request: Request, rollout_id: str, branch: str = "", turn: int = 1
+) -> Response:
+    """Messages along one branch, a page of turns at a time."""
+    judged = await judged_or_404(request, rollout_id)
+    services = services_of(request)
+    first = max(1, turn)
+    fragment = request.headers.get("hx-request") and first > 1
+
+    def work() -> ConversationPage:
+        tree = TurnTree(judged)
+        leaf = leaf_of(tree, branch)
+        view = View(leaf, "conversation", {})
+        members = members_of(services.store, judged)
+        turns, following, total = [], None, 0
+        if leaf is not None:
+            shown = shown_branch(services, judged, tree, leaf)
+            total = len(shown.view.path)
+            turns, following = Conversation(services.store, judged, shown).turns(first)
+        more = None
+        if following is not None:
+            more = rollout_href(rollout_id, "conversation", branch=leaf, turn=following)
+        return ConversationPage(
+            frame=rollout_frame(request, judged, "conversation"),
+            header=rollout_header(judged, "conversation", members, leaf),
+            tree=tree.rows(view, lambda token: decode_one(services, judged, token)),
+            branches=tree.branches(view),
+            branch=leaf or "",
+            turns=tuple(turns),
+            total_turns=total,
+            more_href=more,
+        )
+
+    return await respond(request, work, template="turns.html" if fragment else None)
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/timing")
+async def timing(request: Request, rollout_id: str) -> Response:
+    """A waterfall and its table."""
+    return await tab(
+        request, rollout_id, "timing", lambda judged, f, h, _: timing_page(judged, f, h)
+    )
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/requests")
+async def requests(request: Request, rollout_id: str, start: int = 0) -> Response:
+    """Every call, a page at a time."""
+
+    def build(judged: Judged, frame: Frame, header: Header, _: Members) -> RequestsPage:
+        calls = judged.record.calls
+        first = max(0, start)
+        last = first + ROWS_PER_PAGE
+        return RequestsPage(
+            frame=frame,
+            header=header,
+            rows=tuple(call_row(judged, call) for call in calls[first:last]),
+            total=len(calls),
+            first=first,
+            next_href=(
+                rollout_href(rollout_id, "requests", start=last) if last < len(calls) else None
+            ),
+            open_calls=len(judged.record.open_calls),
+        )
+
+    return await tab(request, rollout_id, "requests", build)
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/requests/{call_id}")
+async def request_detail(request: Request, rollout_id: str, call_id: str) -> Response:
+    """One call, raw."""
+    judged = await judged_or_404(request, rollout_id)
+    store = services_of(request).store
+    whole = request.query_params.get("all", "")
+
+    def work() -> Any:
+        header = rollout_header(judged, "requests", members_of(store, judged))
+        frame = rollout_frame(request, judged, "requests", last=f"call {call_id[:12]}")
+        return request_page(store, judged, frame, header, call_id, whole)
+
+    return await respond(request, work)
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/group")
+async def group(request: Request, rollout_id: str) -> Response:
+    """The samples of the same task."""
+    return await tab(request, rollout_id, "group", group_page)
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/provenance")
+async def provenance(request: Request, rollout_id: str) -> Response:
+    """What made these tokens."""
+    return await tab(
+        request,
+        rollout_id,
+        "provenance",
+        lambda judged, f, h, _: provenance_page(judged, f, h),
+    )
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/findings")
+async def findings(request: Request, rollout_id: str) -> Response:
+    """What was found, worst first."""
+    return await tab(
+        request, rollout_id, "findings", lambda judged, f, h, _: findings_page(judged, f, h)
+    )
+
+
+@page_and_twin(router, "/rollouts/{rollout_id}/custody")
+async def custody(request: Request, rollout_id: str) -> Response:
+    """The hash chain as recorded."""
+    return await tab(
+        request, rollout_id, "custody", lambda judged, f, h, _: custody_page(judged, f, h)
+    )

@@ -1,0 +1,94 @@
+"""Mounts the pages on an application.
+
+Owns: routers, static files, the error pages and their order.
+Must not know: how the services were made; who may ask (the guard's part).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from explorer.errors import ExplorerError, NotFound
+from explorer.web import pages, rollout_pages, token_pages
+from explorer.web.assets import Static, find
+from explorer.web.contexts import ErrorPage
+from explorer.web.frames import frame
+from explorer.web.render import accepts_gzip, packed, render_html, wants_twin
+from explorer.web.services import Services
+
+log = logging.getLogger(__name__)
+
+_STATUS_WORDS = {
+    404: "There is nothing at this address.",
+    405: "This address does not take that kind of request.",
+}
+
+
+def mount(app: FastAPI, services: Services) -> None:
+    """Add the pages, their static files and error pages to `app`."""
+    app.state.services = services
+    app.include_router(token_pages.router)
+    app.include_router(rollout_pages.router)
+    app.include_router(pages.router)
+    app.mount("/static", Static(directory=find("static")), name="static")
+    app.add_exception_handler(ExplorerError, on_explorer_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(Exception, on_crash)
+
+
+def error_response(request: Request, status: int, code: str, message: str) -> Response:
+    """One error, as the one JSON shape for twins and the API, else as a page."""
+    if wants_twin(request) or request.url.path.startswith("/api/"):
+        return JSONResponse(
+            {"error": {"code": code, "message": message, "details": {}}}, status_code=status
+        )
+    context = ErrorPage(
+        frame=frame(request, title=f"{status} · {code.replace('_', ' ')}", section="", crumbs=()),
+        status=status,
+        code=code,
+        message=message,
+    )
+    template = "error_fragment.html" if request.headers.get("hx-request") else None
+    text = render_html(context, theme=request.cookies.get("theme", ""), template=template)
+    return packed(text.encode(), "text/html", compress=accepts_gzip(request), status=status)
+
+
+async def on_explorer_error(request: Request, error: Exception) -> Response:
+    """Ours: the message was written to be shown."""
+    assert isinstance(error, ExplorerError)
+    if wants_twin(request) or request.url.path.startswith("/api/"):
+        shape = {"code": error.code, "message": error.message, "details": error.details}
+        return JSONResponse({"error": shape}, status_code=error.status)
+    return error_response(request, error.status, error.code, error.message)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """The framework's, by status."""
+    assert isinstance(error, HTTPException)
+    message = _STATUS_WORDS.get(error.status_code, str(error.detail))
+    code = NotFound.code if error.status_code == 404 else f"http_{error.status_code}"
+    return error_response(request, error.status_code, code, message)
+
+
+async def on_validation_error(request: Request, error: Exception) -> Response:
+    """A value in the address or body that cannot be read."""
+    assert isinstance(error, RequestValidationError)
+    parts = [
+        f"{'.'.join(str(step) for step in item['loc'])}: {item['msg']}"
+        for item in error.errors()
+    ]
+    return error_response(request, 422, "invalid_value", "; ".join(parts))
+
+
+async def on_crash(request: Request, error: Exception) -> Response:
+    """Anything else: logged whole, shown without its insides."""
+    log.error("unhandled error at %s", request.url.path, exc_info=error)
+    return error_response(
+        request, 500, "internal_error", "Something went wrong here; the server's log says what."
+    )
