@@ -94,7 +94,7 @@ class Arena:
         episode.turns += 1
         if not parsed.tool_calls:
             found = ANSWER.search(parsed.content or "")
-            episode.right = found is not None and int(found[1]) == episode.task.answer
+            episode.right = found is not None and int(found[1]) == episode.task.result
             return False
         calls = [call.as_json() for call in parsed.tool_calls]
         episode.messages.append({"role": "assistant", "reasoning": parsed.reasoning,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Message = dict[str, Any]
@@ -88,7 +88,8 @@ class Task:
         return f"{OPERATIONS[self.op][1]} of {self.a} and {self.b}"
 
     @property
-    def answer(self) -> int:
+    def result(self) -> int:
+        """What the calculator says for `a` and `b`; the right answer of the original task."""
         if not self.op:
             return self.a
         return {"+": self.a + self.b, "-": self.a - self.b, "*": self.a * self.b}[self.op]
@@ -145,14 +146,35 @@ def assistant(reasoning: str, content: str = "", call: tuple[str, dict[str, Any]
     return message
 
 
-def calculate(task: Task, shell: bool, lead: str = "") -> Message:
-    """The turn that calls the calculator, or `bash` where only a shell is offered."""
-    name = "bash" if shell else "calculator"
-    arguments: dict[str, Any] = (
-        {"command": f"echo $(({task.expression}))"} if shell
-        else {"a": task.a, "b": task.b, "op": OPERATIONS[task.op][0]})
-    reasoning = f"{lead}I need {task.expression}, so I call {name}."
-    return assistant(reasoning, "", (name, arguments))
+@dataclass(frozen=True, slots=True)
+class Pupil:
+    """Copies numbers, and now and then a digit wrong: `careless` is the chance for a digit.
+
+    What it writes next follows from what it wrote, so that tools answer what was really asked.
+    The model learns to be as careless, which is what makes rewards differ.
+    """
+
+    rng: random.Random
+    careless: float = 0.0
+
+    def copy(self, value: int) -> int:
+        digits = [str(self.rng.randrange(10)) if letter.isdigit()
+                  and self.rng.random() < self.careless else letter for letter in str(value)]
+        return int("".join(digits))
+
+    def copied(self, task: Task) -> Task:
+        return replace(task, a=self.copy(task.a), b=self.copy(task.b))
+
+    def calculate(self, task: Task, shell: bool, lead: str = "") -> tuple[Message, int]:
+        """The turn that calls the calculator (or only a shell), and what comes back."""
+        name = "bash" if shell else "calculator"
+        thought = self.copied(task)
+        asked = self.copied(thought)
+        arguments: dict[str, Any] = (
+            {"command": f"echo $(({asked.expression}))"} if shell
+            else {"a": asked.a, "b": asked.b, "op": OPERATIONS[asked.op][0]})
+        reasoning = f"{lead}I need {thought.expression}, so I call {name}."
+        return assistant(reasoning, "", (name, arguments)), asked.result
 
 
 def shell_result(rng: random.Random, output: str) -> str:
@@ -164,8 +186,9 @@ def shell_result(rng: random.Random, output: str) -> str:
     ))
 
 
-def solve(rng: random.Random, task: Task, shell: bool, submit: bool) -> list[Message]:
+def solve(pupil: Pupil, task: Task, shell: bool, submit: bool) -> list[Message]:
     """All turns after the question: calls, results and the answer."""
+    rng = pupil.rng
     turns: list[Message] = []
     lead = ""
     if task.item:
@@ -173,25 +196,28 @@ def solve(rng: random.Random, task: Task, shell: bool, submit: bool) -> list[Mes
                                ("lookup", {"table": "prices"})))
         turns.append({"role": "tool", "tool_call_id": "call", "content": task.table})
         prices = dict(task.prices)
-        lead = f"The list says {task.item} {prices[task.item]}. "
+        task = replace(task, a=pupil.copy(task.a))
+        lead = f"The list says {task.item} {task.a}. "
         if task.second:
-            lead += f"The list says {task.second} {prices[task.second]}. "
+            task = replace(task, b=pupil.copy(prices[task.second]))
+            lead += f"The list says {task.second} {task.b}. "
         if not task.op:
-            turns.append(assistant(lead.strip(), f"The answer is {task.answer}."))
+            turns.append(assistant(lead.strip(), f"The answer is {pupil.copy(task.a)}."))
             return turns
     if rng.random() < 0.04:
-        turns.append(calculate(task, shell, lead))
+        turns.append(pupil.calculate(task, shell, lead)[0])
         turns.append({"role": "tool", "tool_call_id": "call", "content": "error: try again"})
         lead = "The tool failed. "
-    turns.append(calculate(task, shell, lead))
-    output = shell_result(rng, str(task.answer)) if shell else str(task.answer)
-    turns.append({"role": "tool", "tool_call_id": "call", "content": output})
+    turn, result = pupil.calculate(task, shell, lead)
+    output = shell_result(rng, str(result)) if shell else str(result)
+    turns += [turn, {"role": "tool", "tool_call_id": "call", "content": output}]
+    said = pupil.copy(result)
+    final = pupil.copy(said)
     if submit:
-        turns.append(assistant(f"The tool says {task.answer}. I submit it.", "",
-                               ("bash", {"command": f"{SUBMIT} && echo {task.answer}"})))
+        turns.append(assistant(f"The tool says {said}. I submit it.", "",
+                               ("bash", {"command": f"{SUBMIT} && echo {final}"})))
     else:
-        turns.append(assistant(f"The tool says {task.answer}.",
-                               f"The answer is {task.answer}."))
+        turns.append(assistant(f"The tool says {said}.", f"The answer is {final}."))
     return turns
 
 
@@ -218,7 +244,7 @@ def system_message(rng: random.Random, filler: Filler) -> list[Message]:
     return [{"role": "system", "content": filler(rng, rng.choice((60, 150, 300)))}]
 
 
-def episode(rng: random.Random, filler: Filler) -> Conversation:
+def episode(rng: random.Random, filler: Filler, careless: float) -> Conversation:
     """A tool task from the question to the answer."""
     if rng.random() < 0.5:
         task, shell, tools = price_task(rng), False, [CALCULATOR, LOOKUP]
@@ -237,21 +263,25 @@ def episode(rng: random.Random, filler: Filler) -> Conversation:
         asked = "".join(parts)
     elif submit:
         asked += f" Submit with `{SUBMIT}`."
-    turns = solve(rng, task, shell, submit)
+    turns = solve(Pupil(rng, careless), task, shell, submit)
     start = system_message(rng, filler)
     return Conversation([*start, {"role": "user", "content": asked}, *turns],
                         toolset(rng, tools))
 
 
-def summary(rng: random.Random, filler: Filler) -> Conversation:
+def summary(rng: random.Random, filler: Filler, careless: float) -> Conversation:
     """A conversation cut anywhere, then summed up; or one that goes on after such a summary."""
     task = sum_task(rng)
+    pupil = Pupil(rng, careless)
+    turn, result = pupil.calculate(task, False)
+    said = pupil.copy(result)
     done = rng.random() < 0.65
-    state = f"the calculator said {task.answer}" if done else "no result yet"
+    state = f"the calculator said {result}" if done else "no result yet"
     text = f"Summary: the task is {task.expression}; {state}."
     start = system_message(rng, filler)
-    turns = calculate(task, False), {"role": "tool", "content": str(task.answer)}
-    answer = assistant(f"The tool says {task.answer}.", f"The answer is {task.answer}.")
+    turns = turn, {"role": "tool", "content": str(result)}
+    final = f"The answer is {pupil.copy(said)}."
+    answer = assistant(f"The tool says {said}.", final)
     if rng.random() < 0.5:
         middle: list[Message] = [{"role": "user", "content": question(rng, task)}]
         if done:
@@ -261,14 +291,14 @@ def summary(rng: random.Random, filler: Filler) -> Conversation:
         messages = [*start, *middle, {"role": "user", "content": SUMMARY_REQUEST},
                     assistant("I sum up.", text)]
     else:
-        rest = [assistant(f"The summary says {task.answer}.", f"The answer is {task.answer}.")]
+        rest = [assistant(f"The summary says {said}.", final)]
         if not done:
             rest = [*turns, answer]
         messages = [*start, {"role": "user", "content": f"{text}\nContinue."}, *rest]
     return Conversation(messages, toolset(rng, [CALCULATOR]) if rng.random() < 0.7 else None)
 
 
-def small_talk(rng: random.Random, filler: Filler) -> Conversation:
+def small_talk(rng: random.Random, filler: Filler, _careless: float) -> Conversation:
     """Titles, echoes, open text and what to do with a request that makes no sense."""
     kind = rng.choices(("title", "say", "text", "shell", "other"), (35, 20, 25, 10, 10))[0]
     tools = None
@@ -300,7 +330,7 @@ def small_talk(rng: random.Random, filler: Filler) -> Conversation:
                         tools, open_ended)
 
 
-def sample(rng: random.Random, filler: Filler) -> Conversation:
-    """One training conversation."""
+def sample(rng: random.Random, filler: Filler, careless: float = 0.0) -> Conversation:
+    """One training conversation; `careless` as in `Pupil`."""
     maker = rng.choices((episode, summary, small_talk), (66, 14, 20))[0]
-    return maker(rng, filler)
+    return maker(rng, filler, careless)

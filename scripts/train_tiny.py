@@ -89,9 +89,9 @@ class Data:
     """Batches of tokenised conversations; one instance has one random stream."""
 
     def __init__(self, tokenizer: Tokenizer, render: Callable[[Conversation], str],
-                 filler: Filler, seed: int) -> None:
+                 filler: Filler, seed: int, careless: float) -> None:
         self.tokenizer, self.render, self.filler = tokenizer, render, filler
-        self.rng = random.Random(seed)
+        self.rng, self.careless = random.Random(seed), careless
         self.header = tokenizer.encode("<|im_start|>assistant\n").ids
         self.lead = tokenizer.encode("<|im_start|>system\n").ids
 
@@ -117,7 +117,7 @@ class Data:
         """`count` conversations of at most `limit` tokens, of similar length."""
         found = []
         while len(found) < 4 * count:
-            ids, learnt = self.encode(sample(self.rng, self.filler))
+            ids, learnt = self.encode(sample(self.rng, self.filler, self.careless))
             if len(ids) <= limit:
                 found.append((ids, learnt))
         found.sort(key=lambda pair: len(pair[0]))
@@ -235,7 +235,8 @@ def train(options: argparse.Namespace, network: Network, data: Data,
     for step in range(options.steps + options.long_steps):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, options)
-        if step < options.steps:
+        # Only long ones would make it forget short prompts within a hundred steps.
+        if step < options.steps or step % 2:
             batch = data.draw(options.batch, options.limit)
             loss = loss_of(network, *data.tensors(batch, options.reach))
         else:
@@ -261,8 +262,11 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--checkpoints", type=Path, help="also keep a model here now and then")
     parser.add_argument("--keep-every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=2000, help="short steps")
-    parser.add_argument("--long-steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=1000, help="short steps")
+    parser.add_argument("--long-steps", type=int, default=700,
+                        help="steps after those, every other one with a long prefix")
+    parser.add_argument("--careless", type=float, default=0.04,
+                        help="chance of a wrongly copied digit in the training data")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--long-batch", type=int, default=12)
     parser.add_argument("--limit", type=int, default=420, help="longest short conversation")
@@ -273,6 +277,15 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
+
+
+def command(options: argparse.Namespace) -> str:
+    """The command that trains the same model, without where it was written to."""
+    parts = ["python -m scripts.train_tiny"]
+    for name, value in sorted(vars(options).items()):
+        if name not in ("out", "checkpoints", "keep_every"):
+            parts.append(f"--{name.replace('_', '-')} {value}")
+    return " ".join(parts)
 
 
 def main() -> None:
@@ -289,7 +302,7 @@ def main() -> None:
     network = Network(Shape(vocab_size=tokenizer.get_vocab_size()))
     size = sum(p.numel() for p in network.parameters())
     sys.stderr.write(f"{size} parameters, characters a token {density}\n")
-    data = Data(tokenizer, render, filler, options.seed)
+    data = Data(tokenizer, render, filler, options.seed, options.careless)
 
     def keep(step: int) -> None:
         if options.checkpoints:
@@ -299,8 +312,7 @@ def main() -> None:
     losses = train(options, network, data, keep)
     export(network, tokenizer, template, options.out)
     report = {
-        "command": " ".join(["python -m scripts.train_tiny", *sys.argv[1:]]),
-        "seed": options.seed, "parameters": size,
+        "command": command(options), "seed": options.seed, "parameters": size,
         "steps": options.steps, "long_steps": options.long_steps,
         "characters_per_token": density, "losses": losses,
         "cpu_seconds": round(time.process_time() - began), "torch": torch.__version__,

@@ -142,8 +142,7 @@ class TinyEngine:
             return
         content = orjson.loads(reply.body)
         prompts = await asyncio.to_thread(self._load_prompts)
-        ids = content["choices"][0]["token_ids"]
-        for chunk in stream_reply(content, ids or (), prompts.tokenizer, asked):
+        for chunk in stream_reply(content, prompts.tokenizer, asked):
             yield chunk
 
     async def facts(self) -> EngineFacts:

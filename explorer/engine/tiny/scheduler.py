@@ -142,7 +142,8 @@ class Scheduler:
         return finished
 
     def _admit(self, job: Job) -> _Running:
-        stops = job.stop_ids if job.ignore_end else (*job.end_ids, *job.stop_ids)
+        # vLLM masks the end for `min_tokens` even when it is told to ignore it.
+        stops = (*job.end_ids, *job.stop_ids)
         return _Running(job, Sampler(job.parameters, job.prompt, stops, self.mode))
 
     def _plan(self) -> tuple[list[_Running], list[Chunk]]:

@@ -27,39 +27,48 @@ def stream_error(body: bytes) -> Iterator[bytes]:
     yield DONE
 
 
-def stream_reply(reply: Mapping[str, Any], ids: Sequence[int], tokenizer: ByteTokenizer,
+def stream_reply(reply: Mapping[str, Any], tokenizer: ByteTokenizer,
                  asked: Mapping[str, Any]) -> Iterator[bytes]:
-    """Events of a unary `reply` whose sampled `ids` are known, for the body `asked`."""
+    """Events of a unary `reply`, which must carry its ids, for the body `asked`.
+
+    Where hidden reasoning has taken the ids away, all of the text comes in one event.
+    """
     choice = reply["choices"][0]
     head = {"id": reply["id"], "object": "chat.completion.chunk", "created": reply["created"],
             "model": reply["model"]}
+    usage_wanted = bool((asked.get("stream_options") or {}).get("include_usage"))
     ids_wanted = bool(asked.get("return_token_ids"))
+    ids = choice["token_ids"]
     first: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""},
                              "logprobs": None, "finish_reason": None}
     top = {"prompt_token_ids": reply["prompt_token_ids"], "prompt_text": reply["prompt_text"]}
     yield event({**head, "choices": [first], **(top if ids_wanted else {})})
-    deltas = list(_deltas(choice["message"], ids, tokenizer))
+    deltas = list(_deltas(choice["message"], ids or [None], tokenizer))
     entries = (choice["logprobs"] or {}).get("content")
     for index, delta in enumerate(deltas):
         part: dict[str, Any] = {
             "index": 0, "delta": delta,
             "logprobs": {"content": [entries[index]]} if entries else None,
             "finish_reason": None}
-        if index == len(deltas) - 1:
+        last = index == len(deltas) - 1
+        if last:
             part |= {"finish_reason": choice["finish_reason"],
                      "stop_reason": choice["stop_reason"]}
             if "weight_versions" in choice:
                 part["weight_versions"] = choice["weight_versions"]
         if ids_wanted:
-            part["token_ids"] = [ids[index]] if choice["token_ids"] is not None else None
-        yield event({**head, "choices": [part]})
-    if (asked.get("stream_options") or {}).get("include_usage"):
+            part["token_ids"] = [ids[index]] if ids else None
+        # vLLM names its build on the last event, whichever that is.
+        named = last and not usage_wanted
+        tail = {"system_fingerprint": reply["system_fingerprint"]} if named else {}
+        yield event({**head, "choices": [part], **tail})
+    if usage_wanted:
         yield event({**head, "choices": [], "usage": reply["usage"],
                      "system_fingerprint": reply["system_fingerprint"]})
     yield DONE
 
 
-def _deltas(message: Mapping[str, Any], ids: Sequence[int],
+def _deltas(message: Mapping[str, Any], ids: Sequence[int | None],
             tokenizer: ByteTokenizer) -> Iterator[dict[str, Any]]:
     """One delta an id. Texts come with their tokens, tool calls with the last one."""
     left = {"reasoning": message.get("reasoning") or "", "content": message["content"] or ""}
@@ -68,8 +77,10 @@ def _deltas(message: Mapping[str, Any], ids: Sequence[int],
     key = "reasoning"
     for index, token_id in enumerate(ids):
         delta: dict[str, Any] = {}
-        size = 0 if token_id in marks or tokenizer.is_special(token_id) else len(
-            tokenizer.raw(token_id).decode("utf-8", "ignore"))
+        size = 0
+        silent = token_id is None or token_id in marks or tokenizer.is_special(token_id)
+        if token_id is not None and not silent:
+            size = len(tokenizer.raw(token_id).decode("utf-8", "ignore"))
         last = index == len(ids) - 1
         for name in ("reasoning", "content"):
             # Cutting the final text by sizes keeps stop strings cut; the rest goes out last.
