@@ -1,0 +1,5 @@
+"""`python -m explorer` is `rollout-explorer`."""
+
+from explorer.cli import main
+
+main()

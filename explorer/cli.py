@@ -1,0 +1,290 @@
+"""The command `rollout-explorer`. Wiring only: flags to settings, answers to text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from explorer import __version__, runfile
+from explorer.errors import ExplorerError
+from explorer.settings import Settings, load
+
+T = TypeVar("T")
+
+
+class _Group(click.Group):
+    """Shows our own errors as one sentence instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ExplorerError as error:
+            click.secho(f"rollout-explorer: {error.message}", fg="red", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rollout-explorer")
+def cli() -> None:
+    """See, token by token, what an agent was really trained on.
+
+    Every flag has a setting ROLLOUT_EXPLORER_<NAME>; docs/reference/settings.md lists all.
+    """
+
+
+def main() -> NoReturn:
+    """The console script."""
+    cli()
+    sys.exit(0)
+
+
+_store = click.option(
+    "--store", type=click.Path(path_type=Path, dir_okay=False), help="DuckDB file."
+)
+_host = click.option("--host", help="Address to listen on (default 127.0.0.1).")
+_port = click.option("--port", type=int, help="Port to listen on (default 7860; 0: a free one).")
+_engine = click.option(
+    "--engine",
+    help="tiny | URL | vllm:MODEL | local:PATH_OR_HUB_ID | scripted:FILE (default tiny).",
+)
+_model = click.option("--model", help="Model name to ask the engine for.")
+
+
+def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[None]]:
+    async def ready(application: Any, url: str) -> None:
+        certificate = application.certificate
+        click.echo(f"Rollout Explorer {__version__}")
+        click.echo(f"  pages     {url}/")
+        click.echo(f"  store     {settings.store} (one process owns it)")
+        if certificate is not None:
+            click.echo(
+                f"  engine    {certificate.engine_name} {certificate.engine_version}, "
+                f"model {certificate.model}: capture {certificate.capture_level.value}, "
+                f"logprobs {certificate.logprob_kind.value}"
+                + ("" if certificate.passing else " (not trainable)")
+            )
+        if settings.admin_token is None and settings.on_loopback:
+            click.echo(f"  operator  {application.operator.token}")
+        click.echo("  stop      Ctrl-C")
+
+    return ready
+
+
+@cli.command()
+@_engine
+@_model
+@_store
+@_host
+@_port
+@click.option("--tokenizer", help="Tokenizer (path or Hub id) that decodes ids for people.")
+@click.option("--top-logprobs", type=int, help="Alternatives recorded per token (0 to 20).")
+@click.option(
+    "--allow-uncertified",
+    is_flag=True,
+    default=None,
+    help="Count an engine without a passing certificate as trainable; exports say so.",
+)
+def serve(**flags: Any) -> None:
+    """Serve the proxy and the pages."""
+    from explorer import server
+
+    settings = load(**flags)
+    sys.exit(asyncio.run(server.run(settings, _announce(settings))))
+
+
+@cli.command()
+@_port
+@_host
+@_store
+@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the tasks.")
+@click.option("--attempts", type=int, default=4, show_default=True, help="Rollouts a task.")
+@click.option("--exit", "leave", is_flag=True, help="Record, then exit instead of serving.")
+def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
+    """Everything on one machine: record real rollouts with the built-in engine, and serve."""
+    from explorer import server
+    from explorer.demo.group import Outcome, run_group
+
+    if flags["store"] is None:
+        flags["store"] = Path("demo-store") / "rollouts.duckdb"
+    settings = load(**flags, engine="tiny")
+    settings.store.parent.mkdir(parents=True, exist_ok=True)
+
+    def report(outcome: Outcome, done: int, total: int) -> None:
+        shown = "failed" if outcome.reward is None else f"reward {outcome.reward:.0f}"
+        click.echo(f"  {done:3d}/{total}  {outcome.task:<12} #{outcome.attempt}  {shown}")
+
+    async def ready(application: Any, url: str) -> None:
+        await _announce(settings)(application, url)
+        click.echo("Recording rollouts through the proxy …")
+        outcomes = await run_group(
+            url, application.operator.token, seed=seed, attempts=attempts, report=report
+        )
+        scored = [outcome.reward for outcome in outcomes if outcome.reward is not None]
+        right = sum(1 for reward in scored if reward > 0)
+        click.echo(f"{len(outcomes)} rollouts recorded, {right} of {len(scored)} right.")
+        click.secho(f"Open {url}/runs/demo", bold=True)
+        if leave:
+            raise _Leave
+
+    try:
+        sys.exit(asyncio.run(server.run(settings, ready)))
+    except _Leave:
+        sys.exit(0)
+
+
+class _Leave(Exception):  # noqa: N818 - a wish, not a fault
+    """The demo is recorded and nobody wants to look."""
+
+
+@cli.command()
+@_engine
+@_model
+@click.option("--calibrate", is_flag=True, help="Also draw 200 tokens and test them (E).")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
+    """What this engine returns, and what is therefore trainable."""
+    from explorer.doctor import examine, in_words
+
+    settings = load(**flags)
+    report = asyncio.run(examine(settings, calibrate=calibrate))
+    click.echo(json.dumps(report, indent=1) if as_json else in_words(report))
+    sys.exit(0 if report["passing"] else 1)
+
+
+@cli.group()
+def rollouts() -> None:
+    """List, show, create, reward and close rollouts."""
+
+
+def _on_server(settings: Settings, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """Runs `work` against the server that has the store open, or a short-lived one."""
+    from explorer.reach import reach
+
+    return asyncio.run(reach(settings, work))
+
+
+def _print(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+@rollouts.command("list")
+@_store
+@click.option("--query", default="", help="Filters as in the page's address: run=…&trainable=yes")
+@click.option("--json", "as_json", is_flag=True)
+def list_rollouts(query: str, as_json: bool, **flags: Any) -> None:
+    """Newest rollouts first."""
+    page = _on_server(load(**flags), lambda client: client.list(query))
+    if as_json:
+        _print(page)
+        return
+    for row in page["rollouts"]:
+        reward = "-" if row["reward"] is None else f"{row['reward']:g}"
+        judged = row["judgement"] or {}
+        verdict = {True: "trainable", False: "not trainable"}.get(
+            judged.get("trainable"), "not judged"
+        )
+        click.echo(
+            f"{row['rollout_id']}  {row['run']:<12} {row['task'] or '-':<14} "
+            f"{row['status']:<7} reward {reward:<5} {row['n_calls']:>3} calls  {verdict}"
+        )
+    click.echo(f"{len(page['rollouts'])} of {page['total']}")
+
+
+@rollouts.command("show")
+@click.argument("rollout_id")
+@_store
+def show_rollout(rollout_id: str, **flags: Any) -> None:
+    """Status, counts and the verdict with its reasons."""
+    _print(_on_server(load(**flags), lambda client: client.show(rollout_id)))
+
+
+@rollouts.command("create")
+@_store
+@click.option("--run", help="Name of the run it belongs to.")
+@click.option("--task", help="What is attempted.")
+@click.option("--group", help="Rollouts compared with each other.")
+@click.option("--purpose", type=click.Choice(["train", "eval"]), default="train")
+@click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
+def create_rollout(meta: tuple[str, ...], **flags: Any) -> None:
+    """A new rollout; prints its id, secret key and base addresses (shown this once)."""
+    settings = load(store=flags.pop("store"))
+    wanted = {name: value for name, value in flags.items() if value is not None}
+    wanted["metadata"] = dict(_pair(text) for text in meta)
+    _print(_on_server(settings, lambda client: client.create_rollout(**wanted)))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not K=V", param_hint="--meta")
+    return name, value
+
+
+@rollouts.command("reward")
+@click.argument("rollout_id")
+@click.argument("value", type=float)
+@_store
+def reward_rollout(rollout_id: str, value: float, **flags: Any) -> None:
+    """Record a reward; the latest counts."""
+    _on_server(load(**flags), lambda client: client.reward(rollout_id, value))
+    click.echo(f"{rollout_id} reward {value:g}")
+
+
+@rollouts.command("close")
+@click.argument("rollout_id")
+@_store
+@click.option("--ok/--failed", default=None, help="Did the attempt end as it should?")
+@click.option("--reason", help="Why it ended.")
+def close_rollout(rollout_id: str, ok: bool | None, reason: str | None, **flags: Any) -> None:
+    """Seal a rollout: later calls are refused."""
+    how = {name: value for name, value in {"ok": ok, "reason": reason}.items() if value is not None}
+    answer = _on_server(load(**flags), lambda client: client.close_rollout(rollout_id, **how))
+    _print(answer["verdict"])
+
+
+@cli.command()
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
+@_store
+def backup(target: Path, **flags: Any) -> None:
+    """Copy the store, consistent, also while a server has it open."""
+    from explorer.reach import backup_store
+
+    click.echo(asyncio.run(backup_store(load(**flags), target)))
+
+
+@cli.command()
+@_store
+def migrate(**flags: Any) -> None:
+    """Bring the store's tables to this version (a copy is kept)."""
+    from explorer.store import maintenance
+
+    settings = load(**flags)
+    _must_exist(settings.store)
+    click.echo(maintenance.describe(maintenance.migrate(settings.store)))
+
+
+@cli.command()
+@_store
+def compact(**flags: Any) -> None:
+    """Copy the living rollouts to a fresh file and swap it in; deleted ones are gone."""
+    from explorer.store import maintenance
+
+    settings = load(**flags)
+    _must_exist(settings.store)
+    click.echo(maintenance.describe(maintenance.compact(settings.store)))
+
+
+def _must_exist(store: Path) -> None:
+    if not store.is_file():
+        raise click.UsageError(f"there is no store at {store}; name one with --store")
+    run = runfile.read(store)
+    if run is not None:
+        raise click.UsageError(
+            f"the server at {run.url} (process {run.pid}) has {store} open; stop it first"
+        )

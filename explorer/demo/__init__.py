@@ -1,0 +1,1 @@
+"""A small real agent that fills a store through the proxy, so that every page has data."""

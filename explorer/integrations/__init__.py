@@ -1,0 +1,1 @@
+"""Programs of others that use our HTTP API, and the thin client they share."""

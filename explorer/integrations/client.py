@@ -1,0 +1,109 @@
+"""A thin client of the HTTP API, for the demo, commands and trainers.
+
+Owns: addresses, the operator's token and errors of the API.
+Must not know: anything inside the server; it speaks HTTP like anyone else.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import orjson
+
+from explorer.errors import ExplorerError
+
+
+class ApiError(ExplorerError):
+    """The server refused; `code` and `status` are its own."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.http_status = status
+        self.api_code = code
+
+
+class ExplorerClient:
+    """Asynchronous client; use it as a context manager.
+
+    Args:
+        url: base address of the server.
+        token: the operator's bearer token.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> ExplorerClient:
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        self._session = aiohttp.ClientSession(
+            headers=headers, timeout=aiohttp.ClientTimeout(total=120)
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        """One API call; the decoded JSON answer (None for an empty one).
+
+        Raises:
+            ApiError: the server refused, with its code and sentence.
+        """
+        assert self._session is not None, "use the client as a context manager"
+        data = None if body is None else orjson.dumps(body)
+        async with self._session.request(
+            method, self.url + path, data=data, headers={"Content-Type": "application/json"}
+        ) as response:
+            raw = await response.read()
+            if response.status >= 400:
+                code, message = _error(raw, response.status)
+                raise ApiError(response.status, code, message)
+            return orjson.loads(raw) if raw else None
+
+    async def create_rollout(self, **wanted: Any) -> dict[str, Any]:
+        """A new rollout with its capture key and base addresses."""
+        made: dict[str, Any] = await self.request("POST", "/api/v1/rollouts", wanted)
+        return made
+
+    async def reward(self, rollout_id: str, reward: float | None, **more: Any) -> None:
+        """Records a reward."""
+        await self.request(
+            "POST", f"/api/v1/rollouts/{rollout_id}/reward", {"reward": reward} | more
+        )
+
+    async def close_rollout(self, rollout_id: str, **how: Any) -> dict[str, Any]:
+        """Seals a rollout; answers with its status and verdict."""
+        answer: dict[str, Any] = await self.request(
+            "POST", f"/api/v1/rollouts/{rollout_id}/close", how
+        )
+        return answer
+
+    async def show(self, rollout_id: str) -> dict[str, Any]:
+        """Status, counts and verdict."""
+        answer: dict[str, Any] = await self.request("GET", f"/api/v1/rollouts/{rollout_id}")
+        return answer
+
+    async def list(self, query: str = "") -> dict[str, Any]:
+        """One page of rollouts; `query` as in the address."""
+        path = "/api/v1/rollouts" + (f"?{query}" if query else "")
+        answer: dict[str, Any] = await self.request("GET", path)
+        return answer
+
+
+def _error(raw: bytes, status: int) -> tuple[str, str]:
+    try:
+        error = orjson.loads(raw)["error"]
+        return str(error["code"]), str(error["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return f"http_{status}", raw[:300].decode("utf-8", "replace")

@@ -1,0 +1,113 @@
+"""Runs the application in one uvicorn process. Wiring only.
+
+Owns: sockets, signals, the run-file and what is printed at start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+import uvicorn
+
+from explorer import __version__, runfile
+from explorer.app import Application, logging_config
+from explorer.engine.factory import make_engine
+from explorer.errors import ConfigurationError
+from explorer.settings import Settings
+from explorer.store.duckdb_store import DuckDBStore, StoreOptions
+
+Ready = Callable[[Application, str], Awaitable[None]]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket, bound before anything slow is started.
+
+    Raises:
+        ConfigurationError: the address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host.strip("[]"), port))
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port "
+            "(0 takes a free one)"
+        ) from error
+    return sock
+
+
+def address(settings: Settings, sock: socket.socket) -> str:
+    """The address a person can open."""
+    if settings.public_url:
+        return settings.public_url.rstrip("/")
+    port = sock.getsockname()[1]
+    host = settings.host
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - a bind address is no address to open
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Tells when it is up."""
+
+    def __init__(self, config: uvicorn.Config, up: asyncio.Event) -> None:
+        super().__init__(config)
+        self._up = up
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._up.set()
+
+
+async def run(settings: Settings, ready: Ready) -> int:
+    """Serves until a signal; `ready` is called once with the application and address.
+
+    Returns:
+        The exit status: 0, or 1 when the application could not start.
+
+    Raises:
+        ConfigurationError, StoreLocked, StoreDamaged: before anything is served.
+    """
+    sock = listen(settings.host, settings.port)
+    engine = make_engine(settings)
+    store = DuckDBStore(
+        settings.store,
+        StoreOptions(min_free_bytes=settings.min_free_bytes, app_version=__version__),
+    )
+    application = Application(settings, engine, store)
+    config = uvicorn.Config(
+        application,
+        log_config=logging_config(settings.log_level),
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=10,
+        # Our own socket already has the backlog; DuckDB has one writer, so one process.
+        workers=1,
+    )
+    up = asyncio.Event()
+    server = _Server(config, up)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    started = asyncio.create_task(up.wait())
+    await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
+    if not up.is_set():
+        started.cancel()
+        await serving
+        await store.close()
+        return 1
+    url = address(settings, sock)
+    token = application.operator.token
+    runfile.write(settings.store, runfile.RunFile(url, token, os.getpid()))
+    try:
+        await ready(application, url)
+        await serving
+    finally:
+        runfile.remove(settings.store)
+    return 0
