@@ -62,6 +62,10 @@ class SequenceState:
             state = state.up
         yield 0, START_HASH
 
+    def truncated(self, cut: int, block: int) -> SequenceState:
+        """The state of the first `cut` blocks, sharing this one's hashes."""
+        return SequenceState(cut * block, self, cut, (), b"")
+
 
 EMPTY_STATE = SequenceState(0, None, 0, (), b"")
 

@@ -31,6 +31,7 @@ from explorer.trace.blocks import (
     token_bytes,
 )
 
+ReadPrompt = Callable[[int, int], IdArray]
 # Reads the tokens [start, end) of a sequence that is in the index.
 ReadTokens = Callable[[CallId, int, int], IdArray]
 
@@ -167,34 +168,36 @@ class PrefixIndex:
         A sequence equal to the whole prompt counts only if it sampled something; of
         equal sequences the earliest admitted wins.
         """
-        return self.find_parent_of(self.extend(EMPTY_STATE, prompt_ids), prompt_ids, 0)
+        state = self.extend(EMPTY_STATE, prompt_ids)
+        return self.find_parent_of(state, lambda start, end: prompt_ids[start:end])
 
-    def find_parent_of(self, state: SequenceState, window: IdArray, start: int) -> Match | None:
-        """`find_parent` for a prompt of which only the end is at hand.
+    def find_parent_of(self, state: SequenceState, read_prompt: ReadPrompt) -> Match | None:
+        """`find_parent` for a prompt whose state is known.
 
         Args:
             state: the prompt's state.
-            window: the prompt's ids from position `start` on.
-            start: a multiple of the block size; matches that end before it are not
-                looked for.
+            read_prompt: reads the prompt's ids ``[start, end)``; called only for cuts
+                after which some registered sequence ends, for less than a block each.
         """
-        data = token_bytes(window)
         for cut, cut_hash in state.descending():
-            offset = cut * self._block_bytes - start * TOKEN_BYTES
-            if offset < 0:
-                return None
-            for tail in self._tails.get(cut_hash, ()):
-                if offset + tail > len(data):
+            tails = self._tails.get(cut_hash)
+            if tails is None:
+                continue
+            start = cut * self._block
+            room = (state.length - start) * TOKEN_BYTES
+            end = start + min(tails[0], room) // TOKEN_BYTES
+            data = token_bytes(read_prompt(start, end))
+            for tail in tails:
+                if tail > room:
                     continue
-                entry = self._entries.get(cut_hash + data[offset : offset + tail])
-                whole = offset + tail == len(data)
-                best = entry and self._best(entry, whole)
+                entry = self._entries.get(cut_hash + data[:tail])
+                best = entry and self._best(entry, whole=tail == room)
                 if best:
-                    return Match(best[2], cut * self._block + tail // TOKEN_BYTES)
+                    return Match(best[2], start + tail // TOKEN_BYTES)
         return None
 
     @staticmethod
-    def _best(entry: _Entry, whole: bool) -> tuple[bool, int, CallId] | None:
+    def _best(entry: _Entry, *, whole: bool) -> tuple[bool, int, CallId] | None:
         if whole or entry.empty is None:
             return entry.extended
         if entry.extended is None:
@@ -206,13 +209,13 @@ class PrefixIndex:
         return state.hash_at(state.cuts) + state.tail in self._entries
 
     def longest_shared(
-        self, state: SequenceState, segment_of: Callable[[int], IdArray], read: ReadTokens
+        self, state: SequenceState, read_prompt: ReadPrompt, read: ReadTokens
     ) -> Match | None:
         """The registered sequence that shares most leading tokens with a prompt.
 
         Args:
             state: the prompt's state.
-            segment_of: gives the prompt's ids of the block that starts at a position.
+            read_prompt: reads the prompt's ids ``[start, end)``.
             read: reads tokens of registered sequences; each call is read at most once
                 per cut where it was the first or left the others.
 
@@ -223,9 +226,10 @@ class PrefixIndex:
             if cut_hash not in self._owners:
                 continue
             fork = self._fork(cut, cut_hash, read)
-            own = segment_of(cut * self._block)[: self._block]
+            start = cut * self._block
+            own = read_prompt(start, min(start + self._block, state.length))
             owner, shared = _nearest(fork, own)
-            return Match(owner[1], cut * self._block + shared)
+            return Match(owner[1], start + shared)
         return None
 
     def _fork(self, cut: int, cut_hash: bytes, read: ReadTokens) -> _Fork:

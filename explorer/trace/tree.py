@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from explorer.records import Call, CallId, CallStatus, IdArray
+from explorer.records import Call, CallId, CallStatus
 from explorer.trace.blocks import BLOCK_TOKENS, EMPTY_STATE, SequenceState
 from explorer.trace.breaks import PrefixBreak, name_cause
 from explorer.trace.messages import MessageIndex
@@ -129,33 +130,28 @@ class _Builder:
 
     def _prompt_state(self, call: Call) -> SequenceState:
         """The prompt's hashes, reusing those of the stored parent where it can."""
-        delta = call.prompt_delta
-        assert delta is not None  # `problem` said so
         held = self._stored_state(call)
-        if held is not None:
-            return self.index.extend(held, delta)
-        return self.index.extend(EMPTY_STATE, self.sequences.prompt(call.call_id))
+        rest = self.sequences.slice(
+            call.call_id, held.length, self.sequences.prompt_length(call.call_id)
+        )
+        return self.index.extend(held, rest)
 
-    def _stored_state(self, call: Call) -> SequenceState | None:
-        """The stored parent's whole state, when the prompt begins with all of it."""
+    def _stored_state(self, call: Call) -> SequenceState:
+        """The state of what the prompt has of its stored parent, or of whole blocks
+        of it when it leaves the parent before its end."""
         parent = call.stored_parent_id
         if parent is None or parent not in self.prompts:
-            return None
-        if call.prefix_len != self.sequences.full_length(parent):
-            return None
+            return EMPTY_STATE
         completion = self.calls[parent].completion
         state = self.prompts[parent]
-        return state if completion is None else self.index.extend(state, completion)
+        if completion is not None:
+            state = self.index.extend(state, completion)
+        if call.prefix_len == state.length:
+            return state
+        return state.truncated(call.prefix_len // self.block, self.block)
 
     def _find_parent(self, call: Call, state: SequenceState) -> Match | None:
-        """Looks near the end first: most calls continue their stored parent."""
-        start = call.prefix_len // self.block * self.block
-        if start:
-            window = self.sequences.slice(call.call_id, start, state.length)
-            match = self.index.find_parent_of(state, window, start)
-            if match is not None:
-                return match
-        return self.index.find_parent_of(state, self.sequences.prompt(call.call_id), 0)
+        return self.index.find_parent_of(state, partial(self.sequences.slice, call.call_id))
 
     def _register(self, call: Call, state: SequenceState) -> None:
         """Only a call that ended with a reply can be continued; a failed one that was
@@ -182,7 +178,7 @@ class _Builder:
             if rival == call.call_id:
                 return
         nearest = self.index.longest_shared(
-            state, lambda start: self._prompt_slice(call, start), self.sequences.slice
+            state, partial(self.sequences.slice, call.call_id), self.sequences.slice
         )
         if nearest is not None and nearest.length > floor:
             self._set_break(call, state, nearest.call_id, nearest.length)
@@ -190,10 +186,6 @@ class _Builder:
             self._set_break(call, state, rival, floor)
         elif nearest is not None:
             self._set_break(call, state, nearest.call_id, 0)
-
-    def _prompt_slice(self, call: Call, start: int) -> IdArray:
-        end = min(start + self.block, self.prompts[call.call_id].length)
-        return self.sequences.slice(call.call_id, start, end)
 
     def _set_break(
         self, call: Call, state: SequenceState, nearest_id: CallId, offset: int

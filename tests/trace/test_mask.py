@@ -99,7 +99,9 @@ WHOLE: list[tuple[str, dict[str, Any], MaskReason]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "reason"), [(f, r) for _, f, r in WHOLE], ids=[w[0] for w in WHOLE])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "reason"), [(f, r) for _, f, r in WHOLE], ids=[w[0] for w in WHOLE]
+)
 def test_what_masks_a_whole_call(fields: dict[str, Any], reason: MaskReason) -> None:
     assert spans_of(replace(ONE, **fields), of="a") == [(0, 2, "prompt"), (2, 5, str(reason))]
     assert spans_of(ONE, of="a") == [(0, 2, "prompt"), (2, 5, "sampled")]
@@ -196,7 +198,10 @@ def test_uncertified(certificate: Certificate | None) -> None:
 def test_accepting_logprobs_of_another_call_is_not_enough() -> None:
     first, second = two_turns()
     accept = override("accept_logprobs", "a")
-    assert spans_of(first, second, of="b", certificate=RAW, overrides=(accept,))[-1][2] == "uncertified"  # fmt: skip
+    assert (
+        spans_of(first, second, of="b", certificate=RAW, overrides=(accept,))[-1][2]
+        == "uncertified"
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +247,12 @@ def test_bits_reasons_and_counts_agree() -> None:
     judgement = judge(record(first, second))
     mask = judgement.masks[CallId("b")]
     assert mask.bits().tolist() == [0, 0, 0, 0, 0, 1]
-    assert mask.reasons()[2:] == (R.OWNED_BY_OTHER_ROW, R.OWNED_BY_OTHER_ROW, R.ENVIRONMENT, R.SAMPLED)  # fmt: skip
+    assert mask.reasons()[2:] == (
+        R.OWNED_BY_OTHER_ROW,
+        R.OWNED_BY_OTHER_ROW,
+        R.ENVIRONMENT,
+        R.SAMPLED,
+    )
     assert judgement.mask_counts == {R.PROMPT: 2, R.SAMPLED: 3, R.ENVIRONMENT: 1}
     assert (judgement.supervised_tokens, judgement.generated_tokens) == (3, 3)
 

@@ -53,7 +53,7 @@ def test_longest_shared_is_what_a_scan_finds(
     state = index.extend(EMPTY_STATE, ids(prompt))
     # Twice: the second answer comes from the blocks that the first one ordered.
     for _ in range(2):
-        found = index.longest_shared(state, lambda start: ids(prompt)[start:], read)
+        found = index.longest_shared(state, lambda start, end: ids(prompt)[start:end], read)
         if not pairs:
             assert found is None
             continue
@@ -92,13 +92,32 @@ def test_a_preferred_twin_wins() -> None:
     assert index.find_parent(ids([1, 2, 3])) == Match(CallId("good"), 2)
 
 
-def test_window_finds_only_what_ends_in_it() -> None:
+def test_only_cuts_where_something_ends_are_read() -> None:
     index = PrefixIndex(block=2)
     index.add(CallId("short"), 1, ids([1]), ids([2]))
-    prompt = ids([1, 2, 3, 4, 5])
+    prompt = ids(range(1, 100))
+    read: list[tuple[int, int]] = []
+
+    def read_prompt(start: int, end: int) -> IdArray:
+        read.append((start, end))
+        return prompt[start:end]
+
     state = index.extend(EMPTY_STATE, prompt)
-    assert index.find_parent_of(state, prompt[4:], 4) is None
-    assert index.find_parent_of(state, prompt[2:], 2) == Match(CallId("short"), 2)
+    assert index.find_parent_of(state, read_prompt) == Match(CallId("short"), 2)
+    assert read == [(2, 2)]
+
+
+@given(TOKENS, TOKENS, st.integers(1, 3))
+def test_a_truncated_state_grows_like_any_other(
+    prompt: list[int], more: list[int], block: int
+) -> None:
+    index = PrefixIndex(block)
+    whole = index.extend(EMPTY_STATE, ids(prompt))
+    for cut in range(whole.cuts + 1):
+        grown = index.extend(whole.truncated(cut, block), ids(more))
+        plain = index.extend(EMPTY_STATE, ids(prompt[: cut * block] + more))
+        assert list(grown.descending()) == list(plain.descending())
+        assert (grown.length, grown.tail) == (plain.length, plain.tail)
 
 
 def test_memory_is_a_tail_and_one_hash_a_block() -> None:

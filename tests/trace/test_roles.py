@@ -151,9 +151,9 @@ def test_structure_is_careful(case: str) -> None:
         sub, sub2 = (replace(call, system_digest="M") for call in (sub, sub2))
     if case == "no wait":
         asks = replace(asks, finish_reason="stop")
-    calls = (asks, sub, sub2) if case == "no continuation" else (asks, sub, sub2, goes_on)
+    calls = [asks, sub, sub2, goes_on][: 3 if case == "no continuation" else 4]
     if case == "no tools":
-        calls = tuple(replace(call, n_tools=0) for call in calls)
+        calls = [replace(call, n_tools=0) for call in calls]
     assert roles(*calls)["s1"] == "agent"
 
 

@@ -136,20 +136,21 @@ def call_with(name: str, sequence: int, prompt: list[int], **fields: Any) -> Cal
 NEAREST = call_with("n", 1, [1, 2, 3, 4], message_digests=("u1", "r1", "u2"), reply_digest="r2")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "fields", "cause"),
-    [
-        ([1, 2, 9], {"system_digest": "S2", "message_digests": ("u1", "r1", "u2", "r2")}, "system_changed"),
-        ([1, 2, 9], {"tools_digest": "T2", "message_digests": ("u1", "r1", "u2", "r2")}, "tools_changed"),
-        ([1, 2, 9], {"message_digests": ("u1", "summary")}, "compaction"),
-        ([1, 2, 9], {"message_digests": ("u1", "edited", "u2", "r2", "u3")}, "history_rewritten"),
-        ([1, 2, 9], {"message_digests": ("u1", "r1", "u2", "r2", "u3")}, "reasoning_dropped_or_reserialised"),
-        ([1, 2, 9], {"message_digests": ("title",), "system_digest": "S2"}, "unrelated"),
-        ([9], {"message_digests": ("u1",)}, "unrelated"),
-        ([1, 2, 3], {"message_digests": ("u1", "r1")}, "same_prompt"),
-        ([1, 2, 9], {}, "unknown"),
-    ],
-)  # fmt: skip
+ALL = ("u1", "r1", "u2", "r2")
+CAUSES: list[tuple[list[int], dict[str, Any], str]] = [
+    ([1, 2, 9], {"system_digest": "S2", "message_digests": ALL}, "system_changed"),
+    ([1, 2, 9], {"tools_digest": "T2", "message_digests": ALL}, "tools_changed"),
+    ([1, 2, 9], {"message_digests": ("u1", "summary")}, "compaction"),
+    ([1, 2, 9], {"message_digests": ("u1", "edited", "u2", "r2")}, "history_rewritten"),
+    ([1, 2, 9], {"message_digests": ALL}, "reasoning_dropped_or_reserialised"),
+    ([1, 2, 9], {"message_digests": ("title",), "system_digest": "S2"}, "unrelated"),
+    ([9], {"message_digests": ("u1",)}, "unrelated"),
+    ([1, 2, 3], {"message_digests": ("u1", "r1")}, "same_prompt"),
+    ([1, 2, 9], {}, "unknown"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "fields", "cause"), CAUSES)
 def test_causes(prompt: list[int], fields: dict[str, Any], cause: str) -> None:
     node = build_tree([NEAREST, call_with("c", 2, prompt, **fields)]).nodes[CallId("c")]
     assert node.parent_id is None
