@@ -125,11 +125,12 @@ def main() -> int:
         calls = chain(length)
         spent = cpu_s(lambda calls=calls: build_tree(calls))  # type: ignore[misc]
         per_call.append(spent / length)
-        print(f"{length} calls in one rollout: {spent:.3f} CPU s, {spent / length * 1e6:.0f} us a call")
+        print(
+            f"{length} calls in one rollout: {spent:.3f} CPU s, "
+            f"{spent / length * 1e6:.0f} us a call"
+        )
     calls = chain(2000)
-    record = RolloutRecord(
-        Rollout(RolloutId("r"), 0, KeyHash("k"), "run"), (), tuple(calls)
-    )
+    record = RolloutRecord(Rollout(RolloutId("r"), 0, KeyHash("k"), "run"), (), tuple(calls))
     print(f"2000 calls through the whole verdict: {cpu_s(lambda: judge(record)):.3f} CPU s")
     linear = per_call[-1] < 2 * per_call[0]
     print(f"limit {LIMIT_S} s kept: {taken < LIMIT_S}; linear: {linear}")

@@ -221,6 +221,7 @@ class PrefixIndex:
 
         Returns:
             None for an empty index; a length of 0 when not even the first token agrees.
+            Of equally near sequences a late one, though not always the latest.
         """
         for cut, cut_hash in state.descending():
             if cut_hash not in self._owners:
@@ -252,7 +253,7 @@ class PrefixIndex:
         segment = _ordered_bytes(read(owner[1], start, end))
         place = bisect_left(fork.segments, segment)
         if place < len(fork.segments) and fork.segments[place] == segment:
-            fork.owners[place] = min(fork.owners[place], owner)
+            fork.owners[place] = max(fork.owners[place], owner)
             return
         fork.segments.insert(place, segment)
         fork.owners.insert(place, owner)
@@ -264,18 +265,18 @@ def _ordered_bytes(ids: IdArray) -> bytes:
 
 
 def _nearest(fork: _Fork, own: IdArray) -> tuple[tuple[int, CallId], int]:
-    """Among sorted strings, one of the two neighbours shares the longest prefix."""
+    """Among sorted strings, one of the two neighbours shares the longest prefix; of
+    equally near ones the latest admitted."""
     place = bisect_left(fork.segments, _ordered_bytes(own))
-    best: tuple[int, tuple[int, CallId]] | None = None
-    for index in (place - 1, place):
-        if 0 <= index < len(fork.segments):
-            other = np.frombuffer(fork.segments[index], dtype=">i4")
-            shared = shared_length(own, other)
-            if best is None or (-shared, fork.owners[index]) < (-best[0], best[1]):
-                best = (shared, fork.owners[index])
-    if best is None:
-        raise AssertionError("a cut without a sequence")
-    return best[1], best[0]
+    return max(
+        (
+            (fork.owners[index], shared_length(own, np.frombuffer(segment, dtype=">i4")))
+            for index, segment in enumerate(
+                fork.segments[max(place - 1, 0) : place + 1], start=max(place - 1, 0)
+            )
+        ),
+        key=lambda found: (found[1], found[0]),
+    )
 
 
 def shared_length(one: IdArray, other: IdArray) -> int:

@@ -116,6 +116,7 @@ class _Builder:
         self.shared: dict[CallId, int] = {}
         self.breaks: dict[CallId, PrefixBreak] = {}
         self.first_child: dict[CallId, CallId] = {}
+        self.last_child: dict[CallId, CallId] = {}
 
     def admit_all(self) -> None:
         """Registers the calls in order, looking back for parents and breaks."""
@@ -175,17 +176,24 @@ class _Builder:
         rival = None
         if match is not None:
             rival = self.first_child.setdefault(match.call_id, call.call_id)
+            self.last_child[match.call_id] = call.call_id
             if rival == call.call_id:
                 return
         nearest = self.index.longest_shared(
             state, partial(self.sequences.slice, call.call_id), self.sequences.slice
         )
-        if nearest is not None and nearest.length > floor:
-            self._set_break(call, state, nearest.call_id, nearest.length)
-        elif rival is not None:
-            self._set_break(call, state, rival, floor)
-        elif nearest is not None:
-            self._set_break(call, state, nearest.call_id, 0)
+        if rival is not None and (nearest is None or nearest.length <= floor):
+            nearest = Match(rival, floor)
+        if nearest is not None:
+            name = nearest.call_id if rival is not None else self._latest(nearest.call_id)
+            self._set_break(call, state, name, nearest.length)
+
+    def _latest(self, call_id: CallId) -> CallId:
+        """The end so far of the conversation that a call belongs to: it holds the same
+        tokens and says most about what a new root left behind."""
+        while call_id in self.last_child:
+            call_id = self.last_child[call_id]
+        return call_id
 
     def _set_break(
         self, call: Call, state: SequenceState, nearest_id: CallId, offset: int

@@ -158,6 +158,29 @@ def test_causes(prompt: list[int], fields: dict[str, Any], cause: str) -> None:
     assert node.break_.cause is BreakCause(cause)
 
 
+def test_a_compaction_is_compared_with_the_end_of_the_conversation() -> None:
+    calls = [call_with("0", 0, [1, 2, 3], message_digests=("s", "u0"), reply_digest="r0")]
+    prompt, said = [1, 2, 3], ("s", "u0")
+    for number in range(1, 5):
+        prompt = [*prompt, 50, number]
+        said = (*said, f"r{number - 1}", f"u{number}")
+        calls.append(
+            call_with(
+                str(number),
+                number,
+                prompt,
+                parent=calls[-1],
+                message_digests=said,
+                reply_digest=f"r{number}",
+            )
+        )
+    calls.append(call_with("k", 9, [1, 2, 77], message_digests=("s", "summary")))
+    broke = build_tree(calls).nodes[CallId("k")].break_
+    assert broke is not None
+    assert (broke.nearest_call_id, broke.offset) == ("4", 2)
+    assert broke.cause is BreakCause.COMPACTION
+
+
 def test_mask_04_system_prompt_that_grew() -> None:
     system, rest = list(range(100, 160)), list(range(300, 340))
     five = call_with("5", 5, system + rest, message_digests=("u1", "r1", "u2"))
