@@ -57,12 +57,6 @@ def select_list(table: Table, names: Sequence[str] | None = None, prefix: str = 
     )
 
 
-def is_unusable(error: duckdb.Error) -> bool:
-    """Whether an error means the database must be closed and opened again."""
-    kinds = (duckdb.FatalException, duckdb.IOException, duckdb.InternalException)
-    return isinstance(error, kinds) or "invalidated" in str(error)
-
-
 def is_about_space(error: BaseException) -> bool:
     """Whether an error came from the disk and not from the rows."""
     text = str(error).lower()
@@ -70,6 +64,19 @@ def is_about_space(error: BaseException) -> bool:
         word in text
         for word in (*_NO_SPACE, "io error", "could not write", "fsync", "truncate")
     )
+
+
+def is_unusable(error: duckdb.Error) -> bool:
+    """Whether an error means the database must be closed and opened again.
+
+    A failed write of the log at COMMIT is only a `TransactionException`, and the
+    database seems to go on; after a torn write nothing but a replay can be trusted.
+    """
+    if isinstance(error, (duckdb.FatalException, duckdb.IOException, duckdb.InternalException)):
+        return True
+    if "invalidated" in str(error):
+        return True
+    return isinstance(error, duckdb.TransactionException) and is_about_space(error)
 
 
 class Database:
