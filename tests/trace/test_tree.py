@@ -160,7 +160,8 @@ def test_causes(prompt: list[int], fields: dict[str, Any], cause: str) -> None:
 
 def test_a_compaction_is_compared_with_the_end_of_the_conversation() -> None:
     calls = [call_with("0", 0, [1, 2, 3], message_digests=("s", "u0"), reply_digest="r0")]
-    prompt, said = [1, 2, 3], ("s", "u0")
+    prompt = [1, 2, 3]
+    said: tuple[str, ...] = ("s", "u0")
     for number in range(1, 5):
         prompt = [*prompt, 50, number]
         said = (*said, f"r{number - 1}", f"u{number}")

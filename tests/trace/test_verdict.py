@@ -27,6 +27,7 @@ from tests.trace.build import (
     admission,
     event,
     failed_call,
+    logprobs_of,
     make_call,
     override,
     record,
@@ -253,7 +254,7 @@ def test_inputs_hash() -> None:
         judge(record(first, second, events=())),
         judge(record(first, second, certificate=RAW)),
         judge(record(first, second, overrides=[override("exclude_call", "a")])),
-        judge(record(first, replace(second, logprobs=second.logprobs - 1))),  # type: ignore[operator]
+        judge(record(first, replace(second, logprobs=logprobs_of([-9.0])))),
         judge(record(first)),
     ]
     assert base not in {item.inputs_sha256 for item in different}
