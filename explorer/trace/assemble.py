@@ -144,6 +144,8 @@ def _turn(
 def _turn_metadata(record: RolloutRecord, judgement: Judgement, call: Call) -> dict[str, Any]:
     node = judgement.tree.nodes[call.call_id]
     return {
+        # OpenEnv's own entries repeat the id here, and its round trip expects it.
+        "node_id": call.call_id,
         "rollout_id": record.rollout.rollout_id,
         "index": call.sequence,
         "parent_id": node.parent_id,
