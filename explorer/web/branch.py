@@ -101,7 +101,7 @@ class BranchView:
     @cached_property
     def trained(self) -> NDArray[np.bool_]:
         """True where a token trains."""
-        return self.reasons == TRAINED
+        return np.equal(self.reasons, TRAINED)
 
     @cached_property
     def logprob_column(self) -> NDArray[np.uint8]:

@@ -7,6 +7,7 @@ Must not know: HTML.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
@@ -19,17 +20,17 @@ from explorer.web.services import Services
 from explorer.web.turn_tree import TurnTree
 
 KEPT = 6
-# Beside a token, enough tokens to hold every byte of a character it shares.
-AROUND = 16
+
+Vocabulary = Mapping[int, tuple[bytes, bool]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A branch with the pieces of its tokens and the tree it is part of."""
+    """A branch with the pieces of its tokens and the vocabulary that made them."""
 
     view: BranchView
     pieces: list[Piece]
-    tree: TurnTree
+    vocabulary: Vocabulary
 
 
 _kept: OrderedDict[tuple[str, str, str], Shown] = OrderedDict()
@@ -50,7 +51,7 @@ def leaf_of(tree: TurnTree, wanted: str) -> CallId | None:
     return tree.main_leaf(call_id)
 
 
-def shown_branch(services: Services, judged: Judged, tree: TurnTree, leaf: CallId) -> Shown:
+def shown_branch(services: Services, judged: Judged, leaf: CallId) -> Shown:
     """The branch, from the cache when its inputs are the same."""
     rollout = judged.record.rollout
     key = (rollout.rollout_id, judged.judgement.inputs_sha256, leaf)
@@ -61,7 +62,7 @@ def shown_branch(services: Services, judged: Judged, tree: TurnTree, leaf: CallI
             return kept
     view = branch_view(judged, leaf)
     vocabulary = services.vocabulary(rollout.tokenizer_id)
-    made = Shown(view, pieces(view.ids.tolist(), vocabulary), tree)
+    made = Shown(view, pieces(view.ids.tolist(), vocabulary), vocabulary)
     if vocabulary:
         with _lock:
             _kept[key] = made

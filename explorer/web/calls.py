@@ -84,7 +84,7 @@ def versions_text(call: Call) -> str:
         return words.UNKNOWN
     if first == last:
         return str(first)
-    return f"{words.UNKNOWN if first is None else first} → {words.UNKNOWN if last is None else last}"
+    return " → ".join(words.UNKNOWN if at is None else str(at) for at in (first, last))
 
 
 def call_facts(call: Call) -> tuple[tuple[str, str], ...]:

@@ -3,6 +3,8 @@
 Owns: the contexts of the rollout's tabs. Must not know: where the values come from.
 """
 
+# ruff: noqa: RUF009 - `said` only calls `dataclasses.field`
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -92,6 +94,7 @@ class BreakNote:
     expected: str = said("The token that stands there in the nearest call, decoded.")
     actual: str = said("The token that stands there in this prompt, decoded.")
     cause: str = said("Why, in words, as far as it can be named.")
+    unrelated: bool = said("Whether it never was the same conversation.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +291,7 @@ class ConversationTurn:
     trained_tokens: int = said("Of these, tokens that train.")
     finish_reason: str = said("Why the engine stopped, or `unknown`.")
     source: str = said("`messages` of the raw bodies, or `tokens` decoded, or `preview`.")
-    skipped: int = said("Earlier messages that this request repeats.")
+    skipped: int = said("New messages left out here; the request has them.")
     messages: tuple[Message, ...] = said("What is new, then the reply.")
     problem: str = said("Why the call failed, empty when it did not.")
 

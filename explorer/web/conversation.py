@@ -81,11 +81,9 @@ class Conversation:
         asked = asked_messages(call, bodies)
         if asked is None:
             return self._from_tokens(call)
-        skipped = known_messages(call, before, len(asked))
-        new = asked[skipped:]
-        if len(new) > MESSAGES_PER_TURN:
-            skipped += len(new) - MESSAGES_PER_TURN
-            new = new[-MESSAGES_PER_TURN:]
+        new = asked[known_messages(call, before, len(asked)) :]
+        skipped = max(0, len(new) - MESSAGES_PER_TURN)
+        new = new[skipped:]
         shown = [message_of(item) for item in new]
         reply = reply_message(bodies.get(BodyKind.REPLY))
         if reply is not None:
@@ -216,7 +214,7 @@ def content_text(content: Any) -> str:
         parts = []
         for part in content:
             text = part.get("text") if isinstance(part, Pairs) else None
-            parts.append(text if _is_text(text) else dumps(part))
+            parts.append(str(text) if _is_text(text) else dumps(part))
         return "\n".join(parts)
     return dumps(content)
 
@@ -226,4 +224,3 @@ def shorten(text: str) -> tuple[str, int]:
     if len(text) <= MESSAGE_CHARS:
         return safe_text(text), 0
     return safe_text(text[:MESSAGE_CHARS]), len(text) - MESSAGE_CHARS
-

@@ -105,6 +105,11 @@ def group_page(
     )
 
 
+def engine_words(kind: str, name: str) -> str:
+    """Kind and name of an engine, once when they are the same."""
+    return name if kind == name else " · ".join(part for part in (kind, name) if part)
+
+
 def fact(name: str, value: object) -> Fact:
     """A named fact; what was not recorded says so."""
     known = value not in (None, "", {}, ())
@@ -122,7 +127,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
     rollout, certificate = judged.record.rollout, judged.record.certificate
     served = sorted({call.model_served for call in judged.record.calls if call.model_served})
     engine = (
-        fact("engine", " ".join(p for p in (rollout.engine_kind, rollout.engine_name) if p)),
+        fact("engine", engine_words(rollout.engine_kind, rollout.engine_name)),
         fact("engine version", rollout.engine_version),
         fact("model", rollout.model),
         fact("model served", ", ".join(served)),
@@ -153,7 +158,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         engine=engine,
         certificate=proved,
         policy=tuple(
-            Fact(name, compact(value), True)
+            Fact(name, value if isinstance(value, str) else compact(value), True)
             for name, value in judged.judgement.policy.describe().items()
         ),
         sampling=sampling_rows(judged),
@@ -240,8 +245,12 @@ def custody_page(judged: Judged, frame: Frame, header: Header) -> CustodyPage:
             short_call=words.short_id(call.call_id),
             call_href=rollout_href(rollout_id, f"requests/{call.call_id}"),
             sequence=call.sequence,
-            parent=words.short_id(call.stored_parent_id) if call.stored_parent_id else words.NONE,
-            tokens=None if call.prompt_len is None else call.prompt_len + (call.completion_len or 0),
+            parent=words.short_id(call.stored_parent_id)
+            if call.stored_parent_id
+            else words.NONE,
+            tokens=None
+            if call.prompt_len is None
+            else call.prompt_len + (call.completion_len or 0),
             chain_hash=call.chain_hash.hex() if call.chain_hash else "not recorded",
         )
         for call in judged.record.calls

@@ -13,9 +13,7 @@ from explorer import __version__
 from explorer.web.contexts import Crumb, Frame
 
 
-def frame(
-    request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ...]
-) -> Frame:
+def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ...]) -> Frame:
     """The frame of the page that answers `request`."""
     path = request.url.path.removesuffix(".json")
     twin = quote("/index" if path in ("", "/", "/index") else path) + ".json"

@@ -126,7 +126,7 @@ def engine_card(found: Certificate | None, *, allow_uncertified: bool) -> Engine
         sentence = "Not certified, so its calls do not count as trainable."
     return EngineCard(
         known=True,
-        name=" · ".join(part for part in (found.engine_kind, found.engine_name) if part),
+        name=" · ".join(dict.fromkeys(p for p in (found.engine_kind, found.engine_name) if p)),
         version=found.engine_version or words.UNKNOWN,
         model=found.model or words.UNKNOWN,
         passing=found.passing,
@@ -157,7 +157,9 @@ def store_card(health: StoreHealth) -> StoreCard:
 
 def read_filters(query: Mapping[str, str]) -> tuple[Filters, RolloutQuery, tuple[str, ...]]:
     """Filters from the address; what cannot be read is named and ignored."""
-    filters = Filters(**{item.name: query.get(item.name, "").strip() for item in fields(Filters)})
+    filters = Filters(
+        **{item.name: query.get(item.name, "").strip() for item in fields(Filters)}
+    )
     problems: list[str] = []
 
     def one_of(name: str, value: str, allowed: tuple[str, ...], default: str) -> str:

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Final
 
 from markupsafe import Markup
@@ -128,9 +129,7 @@ class TokenMarkup:
         self._masked = masked.tolist()
         self._names = MASK_CLASSES if look.metric == "mask" else BIN_CLASSES
         self._seen: dict[int, tuple[str, str]] = {}
-        self._ends = [
-            index for index, piece in enumerate(pieces) if piece.text.endswith("\n")
-        ]
+        self._ends = [index for index, piece in enumerate(pieces) if piece.text.endswith("\n")]
 
     def section(self, start: int, end: int, *, hatched: bool) -> Markup:
         """The blocks of one section; `hatched` says that the section is masked whole."""
@@ -139,7 +138,7 @@ class TokenMarkup:
         edges = cuts(ends, start, end)
         blocks = [
             self._block(first, last, hatched=hatched)
-            for first, last in zip(edges[:-1], edges[1:], strict=True)
+            for first, last in pairwise(edges)
             if first < last
         ]
         return Markup("".join(blocks))  # noqa: S704 - every text in it passed `escape`
@@ -174,4 +173,3 @@ class TokenMarkup:
                 parts.append(f"<i{extra} class={classes}>{text}</i>")
         height = height_class(chars, line_ends)
         return f'<div class="k {height}" data-s={start}>{"".join(parts)}</div>'
-

@@ -106,7 +106,7 @@ def first_commands(base: str) -> tuple[Command, ...]:
             "Or create one and point any OpenAI client at it",
             f"curl -s -X POST {base}/api/v1/rollouts \\\n"
             "  -H 'Authorization: Bearer '$ROLLOUT_EXPLORER_ADMIN_TOKEN \\\n"
-            "  -H 'Content-Type: application/json' -d '{\"run\": \"first\", \"task\": \"hello\"}'\n"
+            '  -H \'Content-Type: application/json\' -d \'{"run": "first", "task": "hello"}\'\n'
             "# the answer has base_urls and capture_key; use them as OPENAI_BASE_URL and "
             "OPENAI_API_KEY",
         ),

@@ -116,6 +116,8 @@ async def respond(
                 render_json(context), "application/json", compress=compress, status=status
             )
         text = render_html(context, theme=theme, template=template)
-        return packed(text.encode(errors="replace"), "text/html", compress=compress, status=status)
+        return packed(
+            text.encode(errors="replace"), "text/html", compress=compress, status=status
+        )
 
     return await asyncio.to_thread(work)

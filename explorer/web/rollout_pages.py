@@ -18,7 +18,12 @@ from explorer.store.interface import RolloutSummary
 from explorer.web.branches import decode_one, leaf_of, shown_branch
 from explorer.web.calls import ROWS_PER_PAGE, call_row, request_page
 from explorer.web.contexts import Frame
-from explorer.web.contexts_rollout import ConversationPage, Header, RequestsPage
+from explorer.web.contexts_rollout import (
+    ConversationPage,
+    ConversationTurn,
+    Header,
+    RequestsPage,
+)
 from explorer.web.conversation import Conversation
 from explorer.web.details import (
     custody_page,
@@ -88,9 +93,10 @@ async def conversation(
         leaf = leaf_of(tree, branch)
         view = View(leaf, "conversation", {})
         members = members_of(services.store, judged)
-        turns, following, total = [], None, 0
+        turns: list[ConversationTurn] = []
+        following, total = None, 0
         if leaf is not None:
-            shown = shown_branch(services, judged, tree, leaf)
+            shown = shown_branch(services, judged, leaf)
             total = len(shown.view.path)
             turns, following = Conversation(services.store, judged, shown).turns(first)
         more = None

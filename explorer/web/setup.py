@@ -49,7 +49,9 @@ def error_response(request: Request, status: int, code: str, message: str) -> Re
             {"error": {"code": code, "message": message, "details": {}}}, status_code=status
         )
     context = ErrorPage(
-        frame=frame(request, title=f"{status} · {code.replace('_', ' ')}", section="", crumbs=()),
+        frame=frame(
+            request, title=f"{status} · {code.replace('_', ' ')}", section="", crumbs=()
+        ),
         status=status,
         code=code,
         message=message,

@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse, Response
 from explorer.errors import InvalidValue, NotFound
 from explorer.export.judged import Judged
 from explorer.web.branches import Shown, decode_one, leaf_of, shown_branch
-from explorer.web.contexts_rollout import InspectPage, SectionPart, TokensPage
+from explorer.web.contexts_rollout import InspectPage, SectionPart, TokensPage, TurnSection
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.markup import Look, TokenMarkup
@@ -87,14 +87,14 @@ def tokens_page(
     rollout_id = judged.record.rollout.rollout_id
     tree = TurnTree(judged)
     leaf = leaf_of(tree, asked.branch)
-    shown = shown_branch(services, judged, tree, leaf) if leaf is not None else None
+    shown = shown_branch(services, judged, leaf) if leaf is not None else None
     if shown is not None and not shown.view.length:
         shown = None
     view = View(leaf, "tokens", asked.state())
     at = asked.token
     if shown is None or (at is not None and at >= shown.view.length):
         at = None
-    sections = ()
+    sections: tuple[TurnSection, ...] = ()
     if shown is not None:
         look = Look(asked.metric, asked.ids, at)
         maker = Sections(judged, shown, TokenMarkup(shown.view, shown.pieces, look))
@@ -158,7 +158,7 @@ async def shown_or_404(request: Request, rollout_id: str) -> tuple[Judged, Shown
         leaf = leaf_of(tree, branch)
         if leaf is None:
             raise NotFound("this rollout has no calls yet")
-        return shown_branch(services, judged, tree, leaf)
+        return shown_branch(services, judged, leaf)
 
     return judged, await asyncio.to_thread(work)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from explorer.export.judged import Judged
 from explorer.records import Call, MaskReason, Role
 from explorer.trace.branch import Segment
-from explorer.trace.decode import Piece, visible
+from explorer.trace.decode import Piece, pieces, visible
 from explorer.web import words
 from explorer.web.branch import (
     EDGES,
@@ -166,7 +166,9 @@ def _runs(flags: NDArray[np.bool_], css: str) -> list[Bar]:
     cells[(at * MAP_CELLS // flags.size).astype(np.int64)] = True
     if flags.size < MAP_CELLS:
         ends = np.minimum((at + 1) * MAP_CELLS // flags.size, MAP_CELLS)
-        for first, last in zip((at * MAP_CELLS // flags.size).tolist(), ends.tolist(), strict=True):
+        for first, last in zip(
+            (at * MAP_CELLS // flags.size).tolist(), ends.tolist(), strict=True
+        ):
             cells[first:last] = True
     edges = np.flatnonzero(np.diff(np.concatenate(([False], cells, [False])).astype(np.int8)))
     return [
@@ -279,7 +281,7 @@ def _alternatives(
     chosen = int(call.completion[at])
     found = [
         Alternative(
-            text=visible(text),
+            text=_alternative_text(shown, token_id, text),
             token_id=token_id,
             logprob=logprob,
             probability=None if logprob is None else math.exp(min(0.0, logprob)),
@@ -290,16 +292,23 @@ def _alternatives(
     return tuple(sorted(found, key=lambda item: -(item.logprob or -1e9)))
 
 
-def bytes_note(pieces: list[Piece], index: int) -> str:
+def _alternative_text(shown: Shown, token_id: int | None, text: str) -> str:
+    """The engine's text, or the vocabulary's when the engine gave only an id."""
+    if not text and token_id is not None:
+        return pieces([token_id], shown.vocabulary)[0].display
+    return visible(text)
+
+
+def bytes_note(around: list[Piece], index: int) -> str:
     """What a token's bytes are when they are not whole characters."""
-    piece = pieces[index]
+    piece = around[index]
     if not piece.known:
         return "the id is not in the stored vocabulary"
     if piece.partial is None:
         return "not valid UTF-8" if "\ufffd" in piece.text else ""
     first = index
-    while first > 0 and pieces[first].partial == "rest" and not pieces[first].text:
+    while first > 0 and around[first].partial == "rest" and not around[first].text:
         first -= 1
-    character = pieces[first].text[-1:] if pieces[first].text else ""
+    character = around[first].text[-1:] if around[first].text else ""
     place = "first" if piece.partial == "first" else "later"
     return f"{place} bytes of {character}" if character else f"{place} bytes of a character"

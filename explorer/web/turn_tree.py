@@ -30,7 +30,7 @@ CAUSES = {
     BreakCause.COMPACTION: "The harness shortened the history.",
     BreakCause.HISTORY_REWRITTEN: "Earlier messages were rewritten.",
     BreakCause.REASONING_DROPPED: "Reasoning was dropped or an earlier turn re-serialised.",
-    BreakCause.UNRELATED: "It is an unrelated conversation.",
+    BreakCause.UNRELATED: "A conversation of its own",
     BreakCause.UNKNOWN: "The cause is unknown.",
 }
 
@@ -62,8 +62,19 @@ class TurnTree:
         self.tree: Tree = judged.judgement.tree
         self.calls = {call.call_id: call for call in judged.record.calls}
         self.sizes = _subtree_sizes(self.tree)
+        self._letters = self._root_letters()
         self.lines = tuple(self._lines())
         self.labels = {line.node.call_id: line.label for line in self.lines}
+
+    def _root_letters(self) -> dict[CallId, str]:
+        """Roots beside the main one get a letter, so that labels are unique."""
+        leaf = self.default_leaf()
+        main = None if leaf is None else self.tree.nodes[leaf].root_id
+        others = [root for root in self.tree.roots if root != main]
+        return {
+            root: "" if root == main else f"{_letters(others.index(root))}."
+            for root in self.tree.roots
+        }
 
     def main_leaf(self, call_id: CallId) -> CallId:
         """The end of the longest continuation of a call."""
@@ -114,7 +125,8 @@ class TurnTree:
             place = (node.root_id, node.depth)
             primes = marks.get(place, 0)
             marks[place] = primes + 1
-            yield _Line(node, indent, glyph, f"{node.depth + 1}{_primes(primes)}")
+            letter = self._letters[node.root_id]
+            yield _Line(node, indent, glyph, f"{letter}{node.depth + 1}{_primes(primes)}")
             if follow:
                 stack.extend(reversed(self._below(node, indent)))
 
@@ -128,10 +140,8 @@ class TurnTree:
         others = [child for child in node.children if child != main]
         inner = min(indent + 1, MAX_INDENT)
         below = [(main, inner, "├", False)]
-        below += [
-            (child, inner, "└" if child == others[-1] else "├", True) for child in others
-        ]
-        return below + [(main, indent, "", True)]
+        below += [(child, inner, "└" if child == others[-1] else "├", True) for child in others]
+        return [*below, (main, indent, "", True)]
 
     def rows(self, view: View, decode: Decode) -> tuple[TreeRow, ...]:
         """The lines for a page; `decode` makes a token id visible text."""
@@ -213,9 +223,12 @@ class TurnTree:
         return BreakNote(
             offset=broke.offset,
             nearest=f"call {self.labels.get(broke.nearest_call_id, words.UNKNOWN)}",
-            expected=decode(broke.expected_id) if broke.expected_id is not None else "(its end)",
+            expected=decode(broke.expected_id)
+            if broke.expected_id is not None
+            else "(its end)",
             actual=decode(broke.actual_id) if broke.actual_id is not None else "(its end)",
             cause=CAUSES[broke.cause],
+            unrelated=broke.cause is BreakCause.UNRELATED,
         )
 
     def branches(self, view: View) -> tuple[BranchChoice, ...]:
@@ -228,12 +241,22 @@ class TurnTree:
             choices.append(
                 BranchChoice(
                     leaf=end,
-                    label=f"branch {number}: to call {self.labels[end]}, {role}",
+                    label=f"{number} · to {self.labels[end]} {role}",
                     href=rollout_href(rollout_id, view.tab, branch=end, **view.state),
                     current=end == view.leaf,
                 )
             )
         return tuple(choices)
+
+
+def _letters(number: int) -> str:
+    """A, B … Z, AA, AB …"""
+    name = ""
+    number += 1
+    while number:
+        number, rest = divmod(number - 1, 26)
+        name = chr(65 + rest) + name
+    return name
 
 
 def _primes(count: int) -> str:

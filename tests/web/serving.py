@@ -1,0 +1,120 @@
+"""An application with only the pages, on a real store; and a real server for browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from explorer.export.judged import JudgedRollouts
+from explorer.settings import load
+from explorer.store.duckdb_store import DuckDBStore, StoreOptions
+from explorer.store.interface import Store
+from explorer.trace.policy import DEFAULT_POLICY
+from explorer.web.services import Services
+from explorer.web.setup import mount
+from tests.web.seeds import CERTIFICATE, START_US
+from tests.web.vocabulary import TOKENIZER, table
+
+T = TypeVar("T")
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+
+
+class StrictPolicy:
+    """The content policy that the guard sets in the product."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"content-security-policy", POLICY.encode()),
+                ]
+            await send(message)
+
+        await self.app(scope, receive, with_policy)
+
+
+def build_app(store: Store) -> FastAPI:
+    """The pages and nothing else."""
+    app = FastAPI(middleware=[Middleware(StrictPolicy)], openapi_url=None)
+    mount(
+        app,
+        Services(
+            store=store,
+            judged=JudgedRollouts(store, lambda: DEFAULT_POLICY, lambda: START_US),
+            settings=load(),
+            certificate=lambda: CERTIFICATE if store.list_runs() else None,
+            vocabulary=lambda tokenizer: table() if tokenizer == TOKENIZER else {},
+            started_us=START_US,
+        ),
+    )
+    return app
+
+
+class Served:
+    """A store and a server in a thread with its own loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.store = DuckDBStore(
+            folder / "web.duckdb", StoreOptions(min_free_bytes=0, threads=1)
+        )
+        config = uvicorn.Config(
+            build_app(self.store), host="127.0.0.1", port=0, log_level="warning", ws="none"
+        )
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_until_complete(self.server.serve())
+
+    def call(self, made: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine on the server's loop."""
+
+        async def go() -> T:
+            return await made()
+
+        return asyncio.run_coroutine_threadsafe(go(), self.loop).result(timeout=120)
+
+    @property
+    def url(self) -> str:
+        """Where the pages are."""
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Served]:
+    """A running server; stopped and closed at the end."""
+    served = Served(folder)
+    served.thread.start()
+    for _ in range(200):
+        if served.server.started:
+            break
+        time.sleep(0.05)
+    try:
+        yield served
+    finally:
+        served.call(served.store.close)
+        served.server.should_exit = True
+        served.thread.join(timeout=20)
+        served.loop.close()
