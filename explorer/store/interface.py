@@ -303,6 +303,12 @@ class Store(Protocol):
     def health(self) -> StoreHealth:
         """Return the gauges; works while the database does not."""
 
+    def backup(self, target: Path) -> BackupReport:
+        """Copy the open store into a new file, consistent while it is being written.
+
+        Raises `StoreFailed` when the target exists.
+        """
+
     def quarantined(self) -> tuple[QuarantinedRow, ...]:
         """Return the rows that could not be written, newest first."""
 

@@ -7,9 +7,13 @@ Must not know: records or tables.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
+
+# orjson reads an integer of more than 64 bits as a float, losing digits.
+_LONG_NUMBER = re.compile(r"\d{19}")
 
 
 def dump(value: object) -> str:
@@ -29,6 +33,8 @@ def dump(value: object) -> str:
 
 def load(text: str) -> Any:
     """Parse what `dump` wrote; `ValueError` for anything that is not JSON."""
+    if _LONG_NUMBER.search(text):
+        return json.loads(text)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
