@@ -9,7 +9,8 @@ database is being reopened, `StoreDamaged` for bytes that are not what was writt
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import duckdb
 
@@ -23,7 +24,6 @@ from explorer.records import (
     Certificate,
     EventKind,
     KeyHash,
-    Override,
     Rollout,
     RolloutEvent,
     RolloutId,
@@ -35,6 +35,8 @@ from explorer.store import bodies, rows
 from explorer.store.callrows import CALL_COLUMNS, decode_admission, decode_call
 from explorer.store.database import Database, select_list
 from explorer.store.interface import QuarantinedRow, RolloutState, RolloutStatus
+
+T = TypeVar("T")
 
 _CALL = select_list(columns.CALL, CALL_COLUMNS)
 _ROLLOUT = select_list(columns.ROLLOUT)
@@ -114,11 +116,16 @@ def state_of(rollout: Rollout, events: tuple[RolloutEvent, ...]) -> RolloutState
     )
 
 
-def _overrides(events: tuple[RolloutEvent, ...]) -> tuple[Override, ...]:
+def _decode(decoder: Callable[[Any], T], found: Any) -> T:
+    """Decode one row; `StoreDamaged` when it holds what no encoder writes."""
     try:
-        return tuple(rows.override_of(e) for e in events if e.kind is EventKind.OVERRIDE)
+        return decoder(found)
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreDamaged(f"an override event cannot be read: {error!r}") from error
+        raise StoreDamaged(f"a stored row cannot be read: {error!r}") from error
+
+
+def _decode_all(decoder: Callable[[Any], T], found: Iterable[Any]) -> tuple[T, ...]:
+    return tuple(_decode(decoder, each) for each in found)
 
 
 class Reader:
@@ -134,16 +141,16 @@ class Reader:
     def rollout(self, rollout_id: RolloutId) -> Rollout | None:
         """Return the rollout, or None when it is unknown or deleted."""
         found = self._all("rollout", rollout_id)
-        return rows.decode_rollout(found[0]) if found else None
+        return _decode(rows.decode_rollout, found[0]) if found else None
 
     def rollout_by_key(self, key_hash: KeyHash) -> Rollout | None:
         """Return the rollout that has this capture key, unless deleted."""
         found = self._all("by_key", key_hash)
-        return rows.decode_rollout(found[0]) if found else None
+        return _decode(rows.decode_rollout, found[0]) if found else None
 
     def open_rollouts(self) -> tuple[Rollout, ...]:
         """Return every rollout that is neither closed nor deleted, oldest first."""
-        return tuple(rows.decode_rollout(row) for row in self._all("open"))
+        return _decode_all(rows.decode_rollout, self._all("open"))
 
     def rollout_state(self, rollout_id: RolloutId) -> RolloutState | None:
         """Return the state, also of a deleted rollout; None when unknown."""
@@ -154,7 +161,7 @@ class Reader:
         if not found:
             return None
         return state_of(
-            rows.decode_rollout(found[0]), tuple(rows.decode_event(e) for e in events)
+            _decode(rows.decode_rollout, found[0]), _decode_all(rows.decode_event, events)
         )
 
     def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
@@ -163,21 +170,24 @@ class Reader:
             found = cursor.execute(_SQL["rollout"], [rollout_id]).fetchall()
             if not found:
                 return None
-            rollout = rows.decode_rollout(found[0])
+            rollout = _decode(rows.decode_rollout, found[0])
             event_rows = cursor.execute(_SQL["events"], [rollout_id]).fetchall()
             call_rows = cursor.execute(_SQL["calls"], [rollout_id]).fetchall()
             certificate = _certificate(cursor, rollout.certificate_id)
-        events = tuple(rows.decode_event(row) for row in event_rows)
-        calls = tuple(decode_call(row) for row in call_rows if row[1])
+        events = _decode_all(rows.decode_event, event_rows)
+        calls = _decode_all(decode_call, (row for row in call_rows if row[1]))
         ended = {call.call_id for call in calls}
         return RolloutRecord(
             rollout=rollout,
             events=events,
             calls=calls,
             certificate=certificate,
-            overrides=_overrides(events),
-            open_calls=tuple(
-                decode_admission(row) for row in call_rows if not row[1] and row[0] not in ended
+            overrides=_decode_all(
+                rows.override_of, (e for e in events if e.kind is EventKind.OVERRIDE)
+            ),
+            open_calls=_decode_all(
+                decode_admission,
+                (row for row in call_rows if not row[1] and row[0] not in ended),
             ),
         )
 
@@ -189,11 +199,11 @@ class Reader:
     def call(self, call_id: CallId) -> Call | None:
         """Return one ended call; None when unknown, still open, or deleted."""
         found = self._all("call", call_id)
-        return decode_call(found[0]) if found else None
+        return _decode(decode_call, found[0]) if found else None
 
     def lost_admissions(self) -> tuple[Admission, ...]:
         """Return the admissions that have no ended row."""
-        return tuple(decode_admission(row) for row in self._all("lost"))
+        return _decode_all(decode_admission, self._all("lost"))
 
     def bodies(self, call_id: CallId) -> tuple[Body, ...]:
         """Return a call's exact bodies; `StoreDamaged` when a digest differs."""
@@ -221,11 +231,11 @@ class Reader:
     ) -> Certificate | None:
         """Return the newest certificate that matches what is given."""
         found = self._all("latest", engine_name, engine_name, model, model)
-        return rows.decode_certificate(found[0]) if found else None
+        return _decode(rows.decode_certificate, found[0]) if found else None
 
     def vocabulary(self, tokenizer_id: TokenizerId) -> tuple[VocabularyEntry, ...]:
         """Return a tokenizer's tokens by id; empty when it was never stored."""
-        return tuple(rows.decode_vocabulary(r) for r in self._all("vocabulary", tokenizer_id))
+        return _decode_all(rows.decode_vocabulary, self._all("vocabulary", tokenizer_id))
 
     def next_sequence(self, rollout_id: RolloutId) -> int:
         """Return 1 + the largest call sequence of the rollout (0 when it has none)."""
@@ -233,7 +243,7 @@ class Reader:
 
     def quarantined(self) -> tuple[QuarantinedRow, ...]:
         """Return the rows that could not be written, newest first."""
-        return tuple(rows.decode_quarantined(row) for row in self._all("quarantine"))
+        return _decode_all(rows.decode_quarantined, self._all("quarantine"))
 
 
 def _certificate(
@@ -242,4 +252,4 @@ def _certificate(
     if certificate_id is None:
         return None
     found = cursor.execute(_SQL["certificate"], [certificate_id]).fetchone()
-    return None if found is None else rows.decode_certificate(found)
+    return None if found is None else _decode(rows.decode_certificate, found)

@@ -149,6 +149,13 @@ def test_the_migrations_make_the_declared_columns(tmp_path: Path) -> None:
             [table.name],
         ).fetchone()
         assert key == (list(table.key),)
+        text = connection.execute(
+            "SELECT sql FROM duckdb_tables() WHERE table_name = ?", [table.name]
+        ).fetchone()
+        assert text is not None
+        for column in (c for c in table.columns if c.kind is columns.Kind.BLOB):
+            plain = f"{column.name} BLOB USING COMPRESSION Uncompressed" in text[0]
+            assert plain is not column.compressed
     found = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
     connection.close()
     assert {name for (name,) in found} == {table.name for table in columns.TABLES}
