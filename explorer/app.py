@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI
 
@@ -87,7 +87,7 @@ class Application:
         self._vocabularies: dict[TokenizerId, Vocabulary] = {}
         self._tokenizer_id: TokenizerId | None = None
         self._probing: asyncio.Task[None] | None = None
-        self._pages = self._make_pages()
+        self._pages: App = cast("App", self._make_pages())
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts)
 
@@ -129,7 +129,7 @@ class Application:
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         wire = scope["type"] == "http" and (
-            SCOPE_KEY in scope and scope[SCOPE_KEY] is not None
+            (SCOPE_KEY in scope and scope[SCOPE_KEY] is not None)
             or scope["path"].startswith(_WIRE_PREFIXES)
         )
         if wire:

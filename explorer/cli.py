@@ -48,7 +48,9 @@ _store = click.option(
     "--store", type=click.Path(path_type=Path, dir_okay=False), help="DuckDB file."
 )
 _host = click.option("--host", help="Address to listen on (default 127.0.0.1).")
-_port = click.option("--port", type=int, help="Port to listen on (default 7860; 0: a free one).")
+_port = click.option(
+    "--port", type=int, help="Port to listen on (default 7860; 0: a free one)."
+)
 _engine = click.option(
     "--engine",
     help="tiny | URL | vllm:MODEL | local:PATH_OR_HUB_ID | scripted:FILE (default tiny).",
@@ -95,7 +97,7 @@ def serve(**flags: Any) -> None:
     from explorer import server
 
     settings = load(**flags)
-    sys.exit(asyncio.run(server.run(settings, _announce(settings))))
+    sys.exit(server.run_loop(server.run(settings, _announce(settings))))
 
 
 @cli.command()
@@ -133,12 +135,12 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
             raise _Leave
 
     try:
-        sys.exit(asyncio.run(server.run(settings, ready)))
+        sys.exit(server.run_loop(server.run(settings, ready)))
     except _Leave:
         sys.exit(0)
 
 
-class _Leave(Exception):  # noqa: N818 - a wish, not a fault
+class _Leave(Exception):
     """The demo is recorded and nobody wants to look."""
 
 
@@ -175,7 +177,9 @@ def _print(value: Any) -> None:
 
 @rollouts.command("list")
 @_store
-@click.option("--query", default="", help="Filters as in the page's address: run=…&trainable=yes")
+@click.option(
+    "--query", default="", help="Filters as in the page's address: run=…&trainable=yes"
+)
 @click.option("--json", "as_json", is_flag=True)
 def list_rollouts(query: str, as_json: bool, **flags: Any) -> None:
     """Newest rollouts first."""
@@ -186,9 +190,9 @@ def list_rollouts(query: str, as_json: bool, **flags: Any) -> None:
     for row in page["rollouts"]:
         reward = "-" if row["reward"] is None else f"{row['reward']:g}"
         judged = row["judgement"] or {}
-        verdict = {True: "trainable", False: "not trainable"}.get(
-            judged.get("trainable"), "not judged"
-        )
+        verdict = "not judged"
+        if judged:
+            verdict = "trainable" if judged["trainable"] else "not trainable"
         click.echo(
             f"{row['rollout_id']}  {row['run']:<12} {row['task'] or '-':<14} "
             f"{row['status']:<7} reward {reward:<5} {row['n_calls']:>3} calls  {verdict}"
@@ -212,8 +216,16 @@ def show_rollout(rollout_id: str, **flags: Any) -> None:
 @click.option("--purpose", type=click.Choice(["train", "eval"]), default="train")
 @click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
 def create_rollout(meta: tuple[str, ...], **flags: Any) -> None:
-    """A new rollout; prints its id, secret key and base addresses (shown this once)."""
+    """A new rollout; prints its id, secret key and base addresses (shown this once).
+
+    Needs a running server: a rollout carries the certificate of the engine that samples.
+    """
     settings = load(store=flags.pop("store"))
+    if runfile.read(settings.store) is None:
+        raise click.UsageError(
+            f"no server has {settings.store} open; start one with `rollout-explorer serve "
+            f"--store {settings.store}`"
+        )
     wanted = {name: value for name, value in flags.items() if value is not None}
     wanted["metadata"] = dict(_pair(text) for text in meta)
     _print(_on_server(settings, lambda client: client.create_rollout(**wanted)))
@@ -243,7 +255,9 @@ def reward_rollout(rollout_id: str, value: float, **flags: Any) -> None:
 @click.option("--reason", help="Why it ended.")
 def close_rollout(rollout_id: str, ok: bool | None, reason: str | None, **flags: Any) -> None:
     """Seal a rollout: later calls are refused."""
-    how = {name: value for name, value in {"ok": ok, "reason": reason}.items() if value is not None}
+    how = {
+        name: value for name, value in {"ok": ok, "reason": reason}.items() if value is not None
+    }
     answer = _on_server(load(**flags), lambda client: client.close_rollout(rollout_id, **how))
     _print(answer["verdict"])
 
@@ -255,7 +269,7 @@ def backup(target: Path, **flags: Any) -> None:
     """Copy the store, consistent, also while a server has it open."""
     from explorer.reach import backup_store
 
-    click.echo(asyncio.run(backup_store(load(**flags), target)))
+    _print(asyncio.run(backup_store(load(**flags), target.absolute())))
 
 
 @cli.command()
@@ -263,10 +277,11 @@ def backup(target: Path, **flags: Any) -> None:
 def migrate(**flags: Any) -> None:
     """Bring the store's tables to this version (a copy is kept)."""
     from explorer.store import maintenance
+    from explorer.web.api_shapes import plain
 
     settings = load(**flags)
     _must_exist(settings.store)
-    click.echo(maintenance.describe(maintenance.migrate(settings.store)))
+    _print(plain(maintenance.migrate(settings.store, app_version=__version__)))
 
 
 @cli.command()
@@ -274,10 +289,11 @@ def migrate(**flags: Any) -> None:
 def compact(**flags: Any) -> None:
     """Copy the living rollouts to a fresh file and swap it in; deleted ones are gone."""
     from explorer.store import maintenance
+    from explorer.web.api_shapes import plain
 
     settings = load(**flags)
     _must_exist(settings.store)
-    click.echo(maintenance.describe(maintenance.compact(settings.store)))
+    _print(plain(maintenance.compact(settings.store, app_version=__version__)))
 
 
 def _must_exist(store: Path) -> None:

@@ -17,10 +17,11 @@ from explorer.app import Application
 from explorer.engine.scripted import ScriptedEngine
 from explorer.errors import ConfigurationError
 from explorer.integrations.client import ExplorerClient
-from explorer.server import address, listen
+from explorer.server import Server, address, listen
 from explorer.settings import Settings
 from explorer.store import maintenance
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
+from explorer.web.api_shapes import plain
 
 T = TypeVar("T")
 
@@ -47,19 +48,16 @@ async def reach(
         )
     private = settings.model_copy(update={"host": "127.0.0.1", "port": 0, "public_url": None})
     sock = listen("127.0.0.1", 0)
-    store = DuckDBStore(
-        settings.store, StoreOptions(min_free_bytes=settings.min_free_bytes)
-    )
+    store = DuckDBStore(settings.store, StoreOptions(min_free_bytes=settings.min_free_bytes))
     idle = ScriptedEngine([{"status": 503, "body": {"error": {"message": "no engine"}}}])
     application = Application(private, idle, store)
-    server = uvicorn.Server(
-        uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")
-    )
+    config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off")
+    up = asyncio.Event()
+    server = Server(config, up, application)
     await application.desk.start()
     serving = asyncio.create_task(server.serve(sockets=[sock]))
+    await up.wait()
     try:
-        while not server.started:
-            await asyncio.sleep(0.01)
         url = address(private, sock)
         async with ExplorerClient(url, application.operator.token) as client:
             return await work(client)
@@ -69,15 +67,20 @@ async def reach(
         await store.close()
 
 
-async def backup_store(settings: Settings, target: Path) -> str:
-    """A consistent copy at `target`; asks the server when one has the store open."""
+async def backup_store(settings: Settings, target: Path) -> dict[str, Any]:
+    """A consistent copy at `target`; asks the server when one has the store open.
+
+    Raises:
+        ConfigurationError: there is no store.
+    """
     run = runfile.read(settings.store)
     if run is not None:
         async with ExplorerClient(run.url, run.token) as client:
-            answer = await client.request(
-                "POST", "/api/v1/backup", {"target": str(target.absolute())}
+            answer: dict[str, Any] = await client.request(
+                "POST", "/api/v1/backup", {"target": str(target)}
             )
-        return str(answer["message"])
-    if not settings.store.is_file():
-        raise ConfigurationError(f"there is no store at {settings.store}")
-    return maintenance.describe(await asyncio.to_thread(maintenance.backup, settings.store, target))
+        return answer
+    copied: dict[str, Any] = plain(
+        await asyncio.to_thread(maintenance.backup, settings.store, target)
+    )
+    return copied

@@ -365,7 +365,9 @@ class Override:
     """A person's recorded decision; it may remove tokens, change a role or accept a
     logprob kind, and can never supply an id or a logprob."""
 
-    kind: str  # "role" | "exclude_span" | "exclude_call" | "accept_logprobs" | "accept_versions"
+    kind: (
+        str  # "role" | "exclude_span" | "exclude_call" | "accept_logprobs" | "accept_versions"
+    )
     reason: str
     who: str
     time_us: int

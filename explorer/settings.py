@@ -86,7 +86,9 @@ class Settings(BaseSettings):
         None, description="Base address printed and returned when it is not host:port."
     )
     max_body_bytes: int = Field(
-        64 * 1024 * 1024, ge=1024, description="Largest request body, after decompression (bytes)."
+        64 * 1024 * 1024,
+        ge=1024,
+        description="Largest request body, after decompression (bytes).",
     )
     max_in_flight: int = Field(
         1024, ge=1, description="Calls at the engine at once; above this callers get 429."

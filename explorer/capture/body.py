@@ -17,7 +17,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 SETTING = "ROLLOUT_EXPLORER_MAX_BODY_BYTES"
 
 
-class ClientDisconnected(Exception):  # noqa: N818 - a fact, not a fault
+class ClientDisconnected(Exception):
     """The client left before its request was whole."""
 
 

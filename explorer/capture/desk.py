@@ -175,7 +175,11 @@ class Desk:
         live.lineage.add(call)
 
     async def reward(
-        self, rollout_id: RolloutId, reward: float | None, payload: Mapping[str, Any], ok: bool | None
+        self,
+        rollout_id: RolloutId,
+        reward: float | None,
+        payload: Mapping[str, Any],
+        ok: bool | None,
     ) -> RolloutEvent:
         """Records a reward; the latest one counts."""
         await self.live(rollout_id)
@@ -186,7 +190,11 @@ class Desk:
         )
 
     async def close(
-        self, rollout_id: RolloutId, ok: bool | None, reason: str | None, payload: Mapping[str, Any]
+        self,
+        rollout_id: RolloutId,
+        ok: bool | None,
+        reason: str | None,
+        payload: Mapping[str, Any],
     ) -> RolloutEvent:
         """Seals a rollout: later calls are refused; what was open is recorded.
 

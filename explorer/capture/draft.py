@@ -38,10 +38,24 @@ PREVIEW_CHARS = 200
 
 # Header names that a harness uses to say who it is; claims, never authority.
 CLAIM_HEADERS = frozenset(
-    "user-agent x-session-id x-parent-session-id session_id conversation_id "
-    "x-conversation-id x-openai-subagent x-session-affinity x-parent-session-affinity "
-    "x-stainless-retry-count x-request-kind x-agent-id x-thread-id x-app "
-    "originator idempotency-key".split()
+    [
+        "user-agent",
+        "x-session-id",
+        "x-parent-session-id",
+        "session_id",
+        "conversation_id",
+        "x-conversation-id",
+        "x-openai-subagent",
+        "x-session-affinity",
+        "x-parent-session-affinity",
+        "x-stainless-retry-count",
+        "x-request-kind",
+        "x-agent-id",
+        "x-thread-id",
+        "x-app",
+        "originator",
+        "idempotency-key",
+    ]
 )
 
 
@@ -63,9 +77,7 @@ class Draft:
         self.shaped: Shaped | None = None
         self.request_sha256 = ""
 
-    def started(
-        self, time_us: int, raw: bytes, headers: tuple[tuple[str, str], ...]
-    ) -> None:
+    def started(self, time_us: int, raw: bytes, headers: tuple[tuple[str, str], ...]) -> None:
         """The request arrived; `headers` are without credentials already."""
         self._raw, self._headers = raw, headers
         self.request_sha256 = hashlib.sha256(raw).hexdigest()
@@ -144,9 +156,7 @@ class Draft:
             }
         )
 
-    def failed(
-        self, time_us: int, kind: FailureKind, detail: str, http_status: int
-    ) -> Call:
+    def failed(self, time_us: int, kind: FailureKind, detail: str, http_status: int) -> Call:
         """The record of a call that the engine did not answer as it must."""
         return Call(
             **self._facts

@@ -307,5 +307,3 @@ class Exchange:
         shaped: Any = self._draft.shaped
         assert isinstance(shaped, Shaped)
         return shaped
-
-

@@ -67,7 +67,7 @@ class CaptureProxy:
         model: reads the engine's model name now.
     """
 
-    def __init__(  # noqa: PLR0913 - wiring: each is a room of its own
+    def __init__(
         self,
         desk: Desk,
         engine: Engine,
@@ -83,6 +83,7 @@ class CaptureProxy:
         self._level = level
         self._model = model
         self._drivers: set[_Driver] = set()
+        self._idle = asyncio.Event()
         self._stopping = False
 
     @property
@@ -132,6 +133,8 @@ class CaptureProxy:
             await driver.run(raw, keepable_headers(scope["headers"]))
         finally:
             self._drivers.discard(driver)
+            if not self._drivers:
+                self._idle.set()
 
     def context(self, live: LiveRollout) -> CallContext:
         """The context of a new call of `live`."""
@@ -160,10 +163,10 @@ class CaptureProxy:
         self._stopping = True
         for driver in list(self._drivers):
             driver.push(ev.Stopping(now_us()))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + grace_s
-        while self._drivers and loop.time() < deadline:
-            await asyncio.sleep(0.02)
+        if self._drivers:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), grace_s)
 
 
 class _Driver:

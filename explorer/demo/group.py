@@ -78,10 +78,9 @@ async def run_group(
         outcomes.append(outcome)
         report(outcome, len(outcomes), len(jobs))
 
-    async with ExplorerClient(url, token) as client:
-        async with asyncio.TaskGroup() as group:
-            for number, task, attempt in jobs:
-                group.create_task(one(number, task, attempt))
+    async with ExplorerClient(url, token) as client, asyncio.TaskGroup() as group:
+        for number, task, attempt in jobs:
+            group.create_task(one(number, task, attempt))
     return outcomes
 
 

@@ -25,8 +25,21 @@ from explorer.errors import (
 
 # Hop-by-hop headers and the server's own stamp say nothing about the call.
 _DROPPED = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization te trailer "
-    "transfer-encoding upgrade server date content-length content-encoding set-cookie".split()
+    [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "server",
+        "date",
+        "content-length",
+        "content-encoding",
+        "set-cookie",
+    ]
 )
 
 
@@ -191,9 +204,7 @@ class HttpEngine:
         card = cards[0] if isinstance(cards, list) and cards else {}
         if self.model is None:
             self.model = str(card.get("id") or "") or None
-        chosen = next(
-            (item for item in cards or [] if item.get("id") == self.model), card
-        )
+        chosen = next((item for item in cards or [] if item.get("id") == self.model), card)
         version = await self._json("GET", "/version")
         is_vllm = isinstance(version, dict) and "version" in version
         self._version = str(version["version"]) if is_vllm and isinstance(version, dict) else ""
@@ -252,5 +263,3 @@ async def wait_until_up(engine: HttpEngine, timeout_s: float) -> EngineFacts:
             if loop.time() >= deadline:
                 raise
             await asyncio.sleep(1.0)
-
-

@@ -342,7 +342,7 @@ def _exp(value: float) -> float:
 
 
 async def calibration(
-    engine: Engine, *, draws: int = 200, temperature: float = 0.7, timeout_s: float = 60.0
+    engine: Engine, *, draws: int = 200, temperature: float = 2.0, timeout_s: float = 60.0
 ) -> Calibration:
     """Test E: are tokens drawn with the probabilities that are reported?
 
@@ -369,5 +369,3 @@ async def calibration(
         return entry["token"], listed
 
     return await calibrate(draw, draws)
-
-

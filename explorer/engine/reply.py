@@ -375,5 +375,7 @@ def _weight_versions(choice: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(spans, list):
         return ()
     return tuple(
-        str(span.get("version")) for span in spans if isinstance(span, dict) and "version" in span
+        str(span.get("version"))
+        for span in spans
+        if isinstance(span, dict) and "version" in span
     )

@@ -38,23 +38,50 @@ from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, To
 from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.tokenizer import ByteTokenizer
 from explorer.engine.tiny.weights import file_sha256
-from explorer.errors import ConfigurationError, EngineMalformed, EngineTimeout, EngineUnavailable
+from explorer.errors import (
+    ConfigurationError,
+    EngineMalformed,
+    EngineTimeout,
+    EngineUnavailable,
+)
 
 WEIGHTS = Path(__file__).with_name("tiny") / "weights"
 FAULTS = frozenset(
-    "hang unreachable not_json no_choices no_ids no_prompt_ids no_logprobs wrong_usage "
-    "placeholder_ids".split()
+    [
+        "hang",
+        "unreachable",
+        "not_json",
+        "no_choices",
+        "no_ids",
+        "no_prompt_ids",
+        "no_logprobs",
+        "wrong_usage",
+        "placeholder_ids",
+    ]
 )
 KEYS = frozenset(
-    "text reasoning tool_calls token_ids logprobs prompt_token_ids finish_reason when "
-    "delay_ms status body fault patch".split()
+    [
+        "text",
+        "reasoning",
+        "tool_calls",
+        "token_ids",
+        "logprobs",
+        "prompt_token_ids",
+        "finish_reason",
+        "when",
+        "delay_ms",
+        "status",
+        "body",
+        "fault",
+        "patch",
+    ]
 )
 _HEADERS = (("content-type", "application/json"),)
 
 
 def rule_logprob(position: int, token_id: int) -> float:
     """The made-up logprob of a scripted token: a fixed number in (-2.5, 0)."""
-    return -(((token_id * 2654435761 + position * 40503) % 10007) / 10007) ** 3 * 2.5
+    return -((((token_id * 2654435761 + position * 40503) % 10007) / 10007) ** 3) * 2.5
 
 
 class ScriptedEngine:
@@ -214,7 +241,8 @@ class ScriptedEngine:
         text += entry.get("text", "")
         for call in calls:
             name = json.dumps(call["name"])
-            text += f'<tool_call>\n{{"name": {name}, "arguments": {_arguments(call)}}}\n</tool_call>'
+            said = f'{{"name": {name}, "arguments": {_arguments(call)}}}'
+            text += f"<tool_call>\n{said}\n</tool_call>"
         ids = self._tokenizer.encode(text)
         if finish != "length" and self._end is not None:
             ids.append(self._end)

@@ -108,7 +108,6 @@ class LocalVllm(HttpEngine):
             f"vLLM did not come up; the last lines of {self.log_path}: {self._log_tail()}"
         )
 
-
     async def stop(self) -> None:
         """Ends the server's whole process group: TERM, then KILL after 10 s."""
         await super().stop()

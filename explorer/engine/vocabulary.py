@@ -48,7 +48,9 @@ def from_transformers(name: str) -> tuple[str, tuple[TokenPiece, ...]]:
     return digest, tuple(_pieces(document, backend, set(tokenizer.all_special_ids)))
 
 
-def _pieces(document: Mapping[str, Any], backend: Any, special: set[int]) -> Iterable[TokenPiece]:
+def _pieces(
+    document: Mapping[str, Any], backend: Any, special: set[int]
+) -> Iterable[TokenPiece]:
     added = {item["id"]: item for item in document.get("added_tokens") or ()}
     byte_level = "ByteLevel" in json.dumps(document.get("decoder"))
     alphabet = byte_alphabet()
@@ -68,7 +70,9 @@ def _pieces(document: Mapping[str, Any], backend: Any, special: set[int]) -> Ite
         elif len(symbol) == 6 and symbol.startswith("<0x") and symbol.endswith(">"):
             yield TokenPiece(token_id, bytes([int(symbol[3:5], 16)]), token_id in special)
         else:
-            yield TokenPiece(token_id, symbol.replace(_SPACE, " ").encode(), token_id in special)
+            yield TokenPiece(
+                token_id, symbol.replace(_SPACE, " ").encode(), token_id in special
+            )
 
 
 def learn(body: Mapping[str, Any]) -> list[TokenPiece]:

@@ -217,6 +217,14 @@ async def _download(
     )
 
 
+@router.post("/backup", dependencies=[CanChange])
+async def backup_store(request: Request, api: Api) -> JSONResponse:
+    """Copies the open store to `target`, a path on the server's machine; never overwrites."""
+    target = shapes.read_target(await request.body())
+    report = await asyncio.to_thread(api.store.backup, target)
+    return JSONResponse(shapes.plain(report))
+
+
 @router.get("/engine", dependencies=[CanRead])
 async def show_engine(api: Api) -> JSONResponse:
     """The engine's certificate: what it returns and what its logprobs are."""
@@ -250,6 +258,6 @@ async def readyz(api: Api) -> JSONResponse:
 async def metrics(api: Api) -> PlainTextResponse:
     """Gauges in Prometheus text form."""
     health = await asyncio.to_thread(api.store.health)
-    return PlainTextResponse(shapes.metrics_text(health, api.in_flight(), api.desk.unknown_keys))
-
-
+    return PlainTextResponse(
+        shapes.metrics_text(health, api.in_flight(), api.desk.unknown_keys)
+    )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,24 @@ def read_close(raw: bytes) -> Closing:
     return Closing(_flag(body, "ok"), _text(body, "reason"), payload)
 
 
+def read_target(raw: bytes) -> Path:
+    """`{target}`: an absolute path that does not exist yet.
+
+    Raises:
+        InvalidValue: it is no such path.
+    """
+    body = read_object(raw)
+    _only(body, {"target"})
+    target = body.get("target")
+    if not isinstance(target, str) or "\0" in target or not Path(target).is_absolute():
+        raise InvalidValue("`target` must be an absolute path", path="$.target")
+    if Path(target).exists() or not Path(target).parent.is_dir():
+        raise InvalidValue(
+            "`target` must be a new file in a folder that exists", path="$.target"
+        )
+    return Path(target)
+
+
 def read_query(params: Mapping[str, str]) -> RolloutQuery:
     """Filters of a listing from the address.
 
@@ -313,6 +332,8 @@ def plain(value: Any) -> Any:
         return None
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value

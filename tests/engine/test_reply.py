@@ -85,7 +85,9 @@ def test_tok_04_prompt_ids_in_either_place_and_conflicts_named() -> None:
 
 
 def test_tok_08_an_empty_prompt_is_no_prompt() -> None:
-    parsed = parse({"token_ids": [3], "logprobs": {"content": [entry(-1)]}}, prompt_token_ids=[])
+    parsed = parse(
+        {"token_ids": [3], "logprobs": {"content": [entry(-1)]}}, prompt_token_ids=[]
+    )
     assert parsed.prompt_ids is None
     assert "prompt_ids_missing" in codes(parsed)
 
@@ -153,7 +155,9 @@ def test_lp_01_infinity_literals_are_read_and_kept() -> None:
 
 def test_lp_02_null_never_becomes_zero() -> None:
     content = [entry(-0.1), entry(None), entry(-0.3)]
-    parsed = parse({"token_ids": [5, 6, 7], "logprobs": {"content": content}}, prompt_token_ids=[1])
+    parsed = parse(
+        {"token_ids": [5, 6, 7], "logprobs": {"content": content}}, prompt_token_ids=[1]
+    )
     assert parsed.logprobs is not None
     bits = parsed.logprobs.view(np.uint32).tolist()
     assert bits[1] == NULL_LOGPROB_BITS
@@ -162,7 +166,9 @@ def test_lp_02_null_never_becomes_zero() -> None:
 
 @pytest.mark.parametrize("value", ["-0.5", True, [], {}])
 def test_a_logprob_that_is_no_number_is_null(value: Any) -> None:
-    parsed = parse({"token_ids": [5], "logprobs": {"content": [entry(value)]}}, prompt_token_ids=[1])
+    parsed = parse(
+        {"token_ids": [5], "logprobs": {"content": [entry(value)]}}, prompt_token_ids=[1]
+    )
     assert parsed.logprobs is not None
     assert parsed.logprobs.view(np.uint32)[0] == NULL_LOGPROB_BITS
 

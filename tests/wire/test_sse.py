@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,16 +44,18 @@ def test_sse_09_a_megabyte_event_is_parsed_whole() -> None:
 
 def test_sse_10_an_endless_event_is_cut_at_the_named_limit() -> None:
     decoder = sse.Decoder(event_limit=1000)
+    for _ in range(10):
+        decoder.feed(b"x" * 100)
     with pytest.raises(EngineMalformed, match="1000 bytes"):
-        for _ in range(20):
-            decoder.feed(b"x" * 100)
+        decoder.feed(b"x")
 
 
 def test_sse_10_many_short_lines_of_one_event_are_limited_too() -> None:
     decoder = sse.Decoder(event_limit=1000)
+    for _ in range(200):
+        decoder.feed(b"data: xxxx\n")
     with pytest.raises(EngineMalformed):
-        for _ in range(300):
-            decoder.feed(b"data: xxxx\n")
+        decoder.feed(b"data: xxxx\n")
 
 
 def test_sse_11_a_trailing_cr_waits_for_the_next_byte() -> None:
@@ -61,7 +65,7 @@ def test_sse_11_a_trailing_cr_waits_for_the_next_byte() -> None:
 
 LINES = st.lists(
     st.text(
-        alphabet=st.characters(exclude_characters="\r\n\0", exclude_categories=("Cs",)),
+        alphabet=st.characters(codec="utf-8", exclude_characters="\r\n\0"),
         max_size=12,
     ),
     min_size=1,
@@ -80,7 +84,7 @@ def test_any_cut_of_any_body_gives_the_same_events(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=6)))
     edges = [0, *cuts, len(body)]
     # A final byte: a body that ends in CR waits to see whether LF follows.
-    chunks = [body[a:b] for a, b in zip(edges, edges[1:], strict=False)] + [b":"]
+    chunks = [body[a:b] for a, b in itertools.pairwise(edges)] + [b":"]
     assert decode(*chunks) == ["\n".join(lines) for lines in events]
 
 
