@@ -36,7 +36,7 @@ _SILENT_CAUSES = frozenset({BreakCause.UNRELATED, BreakCause.SAME_PROMPT})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class Decided:
     """A rollout with everything decided about its calls."""
 
     record: RolloutRecord
@@ -63,53 +63,53 @@ class Judged:
         ]
 
 
-def check_rollout(judged: Judged) -> tuple[Finding, ...]:
+def check_rollout(decided: Decided) -> tuple[Finding, ...]:
     """Every fact about the rollout as a whole."""
     return (
-        *_turns(judged),
-        *_engine(judged),
-        *_shape(judged),
-        *_siblings(judged),
-        *_ends(judged),
-        *_overrides(judged),
+        *_turns(decided),
+        *_engine(decided),
+        *_shape(decided),
+        *_siblings(decided),
+        *_ends(decided),
+        *_overrides(decided),
     )
 
 
-def _turns(judged: Judged) -> Iterator[Finding]:
-    where = judged.where()
-    if not any(call.status is CallStatus.COMMITTED for call in judged.record.calls):
+def _turns(decided: Decided) -> Iterator[Finding]:
+    where = decided.where()
+    if not any(call.status is CallStatus.COMMITTED for call in decided.record.calls):
         yield make_finding("no_turns", where)
-    elif not any(mask.supervised for mask in judged.masks.values()):
+    elif not any(mask.supervised for mask in decided.masks.values()):
         reasons: dict[MaskReason, None] = {}
-        for mask in judged.masks.values():
+        for mask in decided.masks.values():
             reasons.update((span.reason, None) for span in mask.completion)
         detail = f"Masked as: {', '.join(reasons)}." if reasons else "Nothing was sampled."
         yield make_finding("nothing_trainable", where, detail)
-    agent = judged.agent_calls()
+    agent = decided.agent_calls()
     if len(agent) == 1:
-        yield make_finding("degenerate_rollout", judged.where(agent[0].call_id))
+        yield make_finding("degenerate_rollout", decided.where(agent[0].call_id))
 
 
-def _engine(judged: Judged) -> Iterator[Finding]:
-    certificate = judged.record.certificate
+def _engine(decided: Decided) -> Iterator[Finding]:
+    certificate = decided.record.certificate
     if certificate is not None and certificate.passing:
         return
-    accepts = [item for item in judged.record.overrides if item.kind == "accept_logprobs"]
+    accepts = [item for item in decided.record.overrides if item.kind == "accept_logprobs"]
     for item in accepts:
         detail = f"By {item.who}: {item.reason}"
-        yield make_finding("logprobs_accepted", judged.where(item.call_id), detail)
+        yield make_finding("logprobs_accepted", decided.where(item.call_id), detail)
     general = [item for item in accepts if item.call_id is None]
-    refused = not logprobs_accepted(judged.policy, general, certificate) and (
+    refused = not logprobs_accepted(decided.policy, general, certificate) and (
         not accepts
         or any(
-            judged.masks[node.call_id].reason is MaskReason.UNCERTIFIED
-            for node in judged.agent_calls()
+            decided.masks[node.call_id].reason is MaskReason.UNCERTIFIED
+            for node in decided.agent_calls()
         )
     )
     code = engine_code(certificate)
     detail = "" if certificate is None else "; ".join(certificate.failures)
     grade = Grade.FATAL if refused else Grade.WARN
-    yield make_finding(code, judged.where(), detail, grade)
+    yield make_finding(code, decided.where(), detail, grade)
 
 
 def engine_code(certificate: Certificate | None) -> str:
@@ -123,11 +123,11 @@ def engine_code(certificate: Certificate | None) -> str:
     return "uncertified_engine"
 
 
-def _shape(judged: Judged) -> Iterator[Finding]:
-    tree, roles = judged.tree, judged.roles
+def _shape(decided: Decided) -> Iterator[Finding]:
+    tree, roles = decided.tree, decided.roles
     agent_roots = [root for root in tree.roots if roles[root].role is Role.AGENT]
     if len(agent_roots) > 1:
-        yield make_finding("multiple_roots", judged.where(), f"{len(agent_roots)} roots.")
+        yield make_finding("multiple_roots", decided.where(), f"{len(agent_roots)} roots.")
     forks = 0
     for node in tree.nodes.values():
         forks += len(node.children) > 1
@@ -142,28 +142,28 @@ def _shape(judged: Judged) -> Iterator[Finding]:
             is_agent = roles[node.call_id].role is Role.AGENT
             silent = broke.cause in _SILENT_CAUSES or not is_agent
             grade = Grade.INFO if silent else Grade.WARN
-            yield make_finding("prefix_break", judged.where(node.call_id), detail, grade)
+            yield make_finding("prefix_break", decided.where(node.call_id), detail, grade)
     if forks:
-        yield make_finding("forks", judged.where(), f"{forks} calls.")
+        yield make_finding("forks", decided.where(), f"{forks} calls.")
 
 
-def _siblings(judged: Judged) -> Iterator[Finding]:
-    roles, by_id = judged.roles, judged.by_id
+def _siblings(decided: Decided) -> Iterator[Finding]:
+    roles, by_id = decided.roles, decided.by_id
     discarded = [name for name, item in roles.items() if item.role is Role.DISCARDED]
     if discarded:
         detail = f"Calls: {', '.join(discarded[:10])}."
-        yield make_finding("discarded_turns", judged.where(), detail)
-    for group in sibling_groups(judged.tree):
+        yield make_finding("discarded_turns", decided.where(), detail)
+    for group in sibling_groups(decided.tree):
         alive = [node for node in group if live(by_id[node.call_id])]
         unsure = [node.call_id for node in alive if roles[node.call_id].ambiguous]
         if unsure:
             detail = f"Calls: {', '.join(unsure)}."
-            yield make_finding("ambiguous_siblings", judged.where(unsure[0]), detail)
+            yield make_finding("ambiguous_siblings", decided.where(unsure[0]), detail)
         for node in alive:
             twin = _twin_of_continued(node, alive, by_id)
             if twin is not None:
                 detail = f"Call {twin} has the same prompt and sampled the same ids."
-                yield make_finding("ambiguous_parent", judged.where(node.call_id), detail)
+                yield make_finding("ambiguous_parent", decided.where(node.call_id), detail)
 
 
 def _twin_of_continued(
@@ -182,25 +182,25 @@ def _twin_of_continued(
     return None
 
 
-def _ends(judged: Judged) -> Iterator[Finding]:
-    refused = [call for call in judged.record.calls if call.status is CallStatus.REFUSED]
+def _ends(decided: Decided) -> Iterator[Finding]:
+    refused = [call for call in decided.record.calls if call.status is CallStatus.REFUSED]
     if refused:
         kinds = sorted({str(call.failure_kind or "refused") for call in refused})
         detail = f"{len(refused)} calls ({', '.join(kinds)})."
-        yield make_finding("calls_refused", judged.where(), detail)
-    if judged.state.closed:
-        for admission in judged.record.open_calls:
-            yield make_finding("open_at_close", judged.where(admission.call_id))
-    if judged.state.exit_code:
-        detail = f"Exit code {judged.state.exit_code}."
-        yield make_finding("harness_exit", judged.where(), detail)
+        yield make_finding("calls_refused", decided.where(), detail)
+    if decided.state.closed:
+        for admission in decided.record.open_calls:
+            yield make_finding("open_at_close", decided.where(admission.call_id))
+    if decided.state.exit_code:
+        detail = f"Exit code {decided.state.exit_code}."
+        yield make_finding("harness_exit", decided.where(), detail)
 
 
-def _overrides(judged: Judged) -> Iterator[Finding]:
+def _overrides(decided: Decided) -> Iterator[Finding]:
     needs_call = ("role", "exclude_call", "exclude_span")
     known = (*needs_call, "accept_logprobs", "accept_versions")
-    for item in judged.record.overrides:
-        mask = None if item.call_id is None else judged.masks.get(item.call_id)
+    for item in decided.record.overrides:
+        mask = None if item.call_id is None else decided.masks.get(item.call_id)
         ignored = item.kind not in known
         ignored = ignored or (item.call_id is not None and mask is None)
         ignored = ignored or (item.call_id is None and item.kind in needs_call)
@@ -211,4 +211,4 @@ def _overrides(judged: Judged) -> Iterator[Finding]:
             ignored = min(last, mask.length) <= max(first, mask.prompt_len)
         if ignored:
             detail = f"{item.kind} by {item.who}."
-            yield make_finding("override_ignored", judged.where(item.call_id), detail)
+            yield make_finding("override_ignored", decided.where(item.call_id), detail)

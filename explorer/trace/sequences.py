@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from threading import Lock
 
 import numpy as np
 
 from explorer.errors import RecordInconsistent
 from explorer.records import Call, CallId, IdArray
 
-CACHE_TOKENS = 4_000_000
+CACHE_TOKENS = 500_000
 
 
 class Sequences:
@@ -34,6 +35,7 @@ class Sequences:
         self._problems: dict[CallId, str | None] = {}
         self._cache: OrderedDict[CallId, IdArray] = OrderedDict()
         self._cached_tokens = 0
+        self._lock = Lock()  # a judgement is read by several worker threads
         self._cache_tokens = cache_tokens
 
     def problem(self, call_id: CallId) -> str | None:
@@ -113,10 +115,11 @@ class Sequences:
         Raises:
             RecordInconsistent: no prompt ids, or a delta that does not fit.
         """
-        cached = self._cache.get(call_id)
-        if cached is not None:
-            self._cache.move_to_end(call_id)
-            return cached
+        with self._lock:
+            cached = self._cache.get(call_id)
+            if cached is not None:
+                self._cache.move_to_end(call_id)
+                return cached
         ids = self.slice(call_id, 0, self.prompt_length(call_id))
         ids.flags.writeable = False
         self._keep(call_id, ids)
@@ -159,10 +162,11 @@ class Sequences:
         return out
 
     def _keep(self, call_id: CallId, ids: IdArray) -> None:
-        if ids.size > self._cache_tokens:
-            return
-        self._cache[call_id] = ids
-        self._cached_tokens += int(ids.size)
-        while self._cached_tokens > self._cache_tokens:
-            _, dropped = self._cache.popitem(last=False)
-            self._cached_tokens -= int(dropped.size)
+        with self._lock:
+            if ids.size > self._cache_tokens or call_id in self._cache:
+                return
+            self._cache[call_id] = ids
+            self._cached_tokens += int(ids.size)
+            while self._cached_tokens > self._cache_tokens:
+                _, dropped = self._cache.popitem(last=False)
+                self._cached_tokens -= int(dropped.size)

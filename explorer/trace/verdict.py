@@ -29,7 +29,7 @@ from explorer.trace.inputs import hash_inputs
 from explorer.trace.mask import CallMask, Lineage, excluded, logprobs_accepted, mask_call
 from explorer.trace.policy import DEFAULT_POLICY, Policy
 from explorer.trace.roles import RoleDecision, assign_roles
-from explorer.trace.rollout_checks import Judged, check_rollout, engine_code
+from explorer.trace.rollout_checks import Decided, check_rollout, engine_code
 from explorer.trace.state import RolloutState, rollout_state
 from explorer.trace.tree import Tree, build_tree
 
@@ -87,9 +87,9 @@ def judge(record: RolloutRecord, policy: Policy = DEFAULT_POLICY) -> Judgement:
     roles = assign_roles(tree, record.calls, record.overrides, record.open_calls)
     found = _call_findings(record, policy, tree, roles)
     masks = _masks(record, policy, tree, roles, found)
-    judged = Judged(record, policy, state, tree, roles, masks)
+    decided = Decided(record, policy, state, tree, roles, masks)
     findings = worst_first(
-        [*check_rollout(judged), *(item for items in found.values() for item in items)]
+        [*check_rollout(decided), *(item for items in found.values() for item in items)]
     )
     reasons = (*_state_reasons(record, state), *_finding_reasons(findings))
     counts: Counter[MaskReason] = Counter()
@@ -109,7 +109,7 @@ def judge(record: RolloutRecord, policy: Policy = DEFAULT_POLICY) -> Judgement:
         notices=_notices(record, policy),
         supervised_tokens=sum(mask.supervised for mask in masks.values()),
         generated_tokens=sum(mask.length - mask.prompt_len for mask in masks.values()),
-        n_agent_calls=len(judged.agent_calls()),
+        n_agent_calls=len(decided.agent_calls()),
         mask_counts=dict(counts),
         inputs_sha256=hash_inputs(record, policy),
     )

@@ -48,7 +48,7 @@ def rollouts(draw: st.DrawFn) -> tuple[list[Call], list[list[int]]]:
     for number in range(draw(st.integers(1, 7))):
         base: list[int] = []
         stored = None
-        if calls and draw(st.integers(0, 4)):
+        if draw(st.integers(0, 4)) and calls:
             place = draw(st.integers(0, len(calls) - 1))
             base = fulls[place]
             stored = calls[place] if draw(st.booleans()) else None
