@@ -58,9 +58,12 @@ def name_cause(call: Call, nearest: Call, offset: int, actual_id: int | None) ->
     if not compared:
         return BreakCause.UNKNOWN
     if mine[: len(theirs)] == theirs:
+        if len(mine) == len(theirs):
+            return BreakCause.UNKNOWN
         # Every message came back as it was, and still the tokens differ: the template
         # rendered an earlier assistant turn in another way than it was sampled.
-        return BreakCause.REASONING_DROPPED if len(mine) > len(theirs) else BreakCause.UNKNOWN
+        intact = nearest.reply_digest in (None, mine[len(theirs)])
+        return BreakCause.REASONING_DROPPED if intact else BreakCause.HISTORY_REWRITTEN
     if len(mine) < len(theirs):
         is_rewind = theirs[: len(mine)] == mine
         return BreakCause.UNKNOWN if is_rewind else BreakCause.COMPACTION

@@ -21,13 +21,16 @@ from explorer.trace.tree import Tree
 _PARENT_CLAIMS = (
     "parent_session_id",
     "parent_session",
+    "parent_session_affinity",
     "codex_parent_thread_id",
     "parent_thread_id",
     "parent_id",
     "parent",
 )
-_OWN_CLAIMS = ("thread_id", "session_id", "session")
-_AGENT_CLAIMS = ("claude_code_agent_id", "agent_id")
+_OWN_CLAIMS = ("thread_id", "session_id", "session", "session_affinity")
+_AGENT_CLAIMS = ("claude_code_agent_id", "agent_id", "openai_subagent")
+# Codex marks its own compaction with the header that names subagents.
+_NO_AGENT = frozenset({"compact", "compaction"})
 
 Evidence = tuple[str, str]
 
@@ -106,7 +109,8 @@ def _claim(call: Call, main: Call) -> Evidence | None:
     if parent is not None and parent != own and parent != _first(main_claims, _PARENT_CLAIMS):
         return "claimed_parent", f"the harness names {parent} as the parent conversation"
     agent = _first(claims, _AGENT_CLAIMS)
-    if agent is not None and agent != _first(main_claims, _AGENT_CLAIMS):
+    known = agent in _NO_AGENT or agent == _first(main_claims, _AGENT_CLAIMS)
+    if agent is not None and not known:
         return "claimed_parent", f"the harness names agent {agent} inside the session"
     return None
 

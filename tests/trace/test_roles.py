@@ -169,6 +169,8 @@ def test_tool_calls_under_finish_stop_are_a_wait_as_well() -> None:
         {"x-parent-session-id": "main", "x-session-id": "child"},
         {"x-codex-parent-thread-id": "main", "thread-id": "child", "session-id": "main"},
         {"x-claude-code-agent-id": "a03e9"},
+        {"x-openai-subagent": "collab_spawn", "session_id": "main"},
+        {"x-parent-session-affinity": "main", "x-session-affinity": "child"},
         {"parent_session": "main"},
     ],
 )
@@ -186,6 +188,21 @@ def test_the_first_tool_bearing_root_is_never_a_subagent() -> None:
     again = make_call("t", 3, [5], [6], n_tools=3, claims={"parent_session": "elsewhere"})
     assert roles(lone) == {"s": "agent"}
     assert roles(lone, again) == {"s": "agent", "t": "agent"}
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"x-openai-subagent": "compact"},
+        {"x-session-id": "main"},
+        {"x-session-id": "main", "x-parent-session-id": "main"},
+        {"user-agent": "parent"},
+    ],
+)
+def test_claims_that_name_no_subagent(claims: dict[str, str]) -> None:
+    main = make_call("m", 1, [1], [2], n_tools=5, claims={"x-session-id": "main"})
+    other = make_call("s", 2, [8], [9], n_tools=3, claims=claims)
+    assert roles(main, other)["s"] == "agent"
 
 
 def test_a_compaction_root_stays_agent() -> None:

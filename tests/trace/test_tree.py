@@ -143,6 +143,7 @@ CAUSES: list[tuple[list[int], dict[str, Any], str]] = [
     ([1, 2, 9], {"message_digests": ("u1", "summary")}, "compaction"),
     ([1, 2, 9], {"message_digests": ("u1", "edited", "u2", "r2")}, "history_rewritten"),
     ([1, 2, 9], {"message_digests": ALL}, "reasoning_dropped_or_reserialised"),
+    ([1, 2, 9], {"message_digests": ("u1", "r1", "u2", "cut")}, "history_rewritten"),
     ([1, 2, 9], {"message_digests": ("title",), "system_digest": "S2"}, "unrelated"),
     ([9], {"message_digests": ("u1",)}, "unrelated"),
     ([1, 2, 3], {"message_digests": ("u1", "r1")}, "same_prompt"),
