@@ -58,8 +58,8 @@ _engine = click.option(
 _model = click.option("--model", help="Model name to ask the engine for.")
 
 
-def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[None]]:
-    async def ready(application: Any, url: str) -> None:
+def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[bool]]:
+    async def ready(application: Any, url: str) -> bool:
         certificate = application.certificate
         click.echo(f"Rollout Explorer {__version__}")
         click.echo(f"  pages     {url}/")
@@ -74,6 +74,7 @@ def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[None]]:
         if settings.admin_token is None and settings.on_loopback:
             click.echo(f"  operator  {application.operator.token}")
         click.echo("  stop      Ctrl-C")
+        return True
 
     return ready
 
@@ -121,7 +122,7 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
         shown = "failed" if outcome.reward is None else f"reward {outcome.reward:.0f}"
         click.echo(f"  {done:3d}/{total}  {outcome.task:<12} #{outcome.attempt}  {shown}")
 
-    async def ready(application: Any, url: str) -> None:
+    async def ready(application: Any, url: str) -> bool:
         await _announce(settings)(application, url)
         click.echo("Recording rollouts through the proxy …")
         outcomes = await run_group(
@@ -131,17 +132,9 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
         right = sum(1 for reward in scored if reward > 0)
         click.echo(f"{len(outcomes)} rollouts recorded, {right} of {len(scored)} right.")
         click.secho(f"Open {url}/runs/demo", bold=True)
-        if leave:
-            raise _Leave
+        return not leave
 
-    try:
-        sys.exit(server.run_loop(server.run(settings, ready)))
-    except _Leave:
-        sys.exit(0)
-
-
-class _Leave(Exception):
-    """The demo is recorded and nobody wants to look."""
+    sys.exit(server.run_loop(server.run(settings, ready)))
 
 
 @cli.command()

@@ -64,6 +64,7 @@ async def reach(
     finally:
         server.should_exit = True
         await serving
+        sock.close()
         await store.close()
 
 

@@ -6,6 +6,7 @@ Owns: sockets, signals, the run-file and what is printed at start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
@@ -21,7 +22,8 @@ from explorer.settings import Settings
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 
 T = TypeVar("T")
-Ready = Callable[[Application, str], Awaitable[None]]
+# Called once the server is up; answers whether to go on serving.
+Ready = Callable[[Application, str], Awaitable[bool]]
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -96,39 +98,43 @@ async def run(settings: Settings, ready: Ready) -> int:
     Raises:
         ConfigurationError, StoreLocked, StoreDamaged: before anything is served.
     """
-    sock = listen(settings.host, settings.port)
-    engine = make_engine(settings)
-    store = DuckDBStore(
-        settings.store,
-        StoreOptions(min_free_bytes=settings.min_free_bytes, app_version=__version__),
-    )
-    application = Application(settings, engine, store)
-    config = uvicorn.Config(
-        application,
-        log_config=logging_config(settings.log_level),
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=10,
-        # Our own socket already has the backlog; DuckDB has one writer, so one process.
-        workers=1,
-    )
-    up = asyncio.Event()
-    server = Server(config, up, application)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    started = asyncio.create_task(up.wait())
-    await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
-    if not up.is_set():
-        started.cancel()
-        await serving
-        await store.close()
-        return 1
-    url = address(settings, sock)
-    token = application.operator.token
-    runfile.write(settings.store, runfile.RunFile(url, token, os.getpid()))
-    try:
-        await ready(application, url)
-        await serving
-    finally:
-        runfile.remove(settings.store)
-    return 0
+    with contextlib.closing(listen(settings.host, settings.port)) as sock:
+        engine = make_engine(settings)
+        store = DuckDBStore(
+            settings.store,
+            StoreOptions(min_free_bytes=settings.min_free_bytes, app_version=__version__),
+        )
+        application = Application(settings, engine, store)
+        config = uvicorn.Config(
+            application,
+            log_config=logging_config(settings.log_level),
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=10,
+            # DuckDB has one writer, so there is one process.
+            workers=1,
+        )
+        up = asyncio.Event()
+        server = Server(config, up, application)
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        started = asyncio.create_task(up.wait())
+        await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
+        if not up.is_set():
+            started.cancel()
+            await serving
+            await store.close()
+            return 1
+        url = address(settings, sock)
+        # The run-file stands exactly as long as the server answers.
+        token = application.operator.token
+        runfile.write(settings.store, runfile.RunFile(url, token, os.getpid()))
+        try:
+            server.should_exit = not await ready(application, url)
+        except BaseException:
+            server.should_exit = True
+            raise
+        finally:
+            await serving
+            runfile.remove(settings.store)
+        return 0

@@ -97,6 +97,7 @@ def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]
             waiter.cancel()
             ready.set()
             await task
+            sock.close()
 
         try:
             asyncio.run(work())

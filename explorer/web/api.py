@@ -13,10 +13,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
+from explorer.capture.ids import is_id
 from explorer.errors import NotFound
 from explorer.export.judged import Judged
 from explorer.records import BodyKind, Call, Finding, RolloutId
 from explorer.trace.assemble import capture_audit, training_trace
+from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
 from explorer.web.desk_access import ApiServices, api_services, require_change, require_read
 
@@ -34,7 +36,7 @@ async def judged_or_404(api: ApiServices, rollout_id: str) -> Judged:
     Raises:
         NotFound: unknown, deleted, or not an id at all.
     """
-    judged = await api.judged.get(RolloutId(rollout_id)) if shapes.is_id(rollout_id) else None
+    judged = await api.judged.get(RolloutId(rollout_id)) if is_id(rollout_id) else None
     if judged is None:
         raise NotFound(f"there is no rollout {rollout_id[:80]}")
     return judged
@@ -43,7 +45,7 @@ async def judged_or_404(api: ApiServices, rollout_id: str) -> Judged:
 @router.post("/rollouts", status_code=201, dependencies=[CanChange])
 async def create_rollout(request: Request, api: Api) -> JSONResponse:
     """A new rollout; the capture key is in this answer and nowhere else."""
-    wanted = shapes.read_new_rollout(await request.body())
+    wanted = requests.read_new_rollout(await request.body())
     rollout, key = await api.desk.create(api.template(wanted))
     base = api.base_url(request)
     answer = {
@@ -62,7 +64,7 @@ async def create_rollout(request: Request, api: Api) -> JSONResponse:
 @router.get("/rollouts", dependencies=[CanRead])
 async def list_rollouts(request: Request, api: Api) -> JSONResponse:
     """Summaries, newest first; the filters of the page, keyset paging by `cursor`."""
-    query = shapes.read_query(dict(request.query_params))
+    query = requests.read_query(dict(request.query_params))
     page = await asyncio.to_thread(api.store.list_rollouts, query)
     return JSONResponse(
         {
@@ -153,9 +155,9 @@ async def raw_body(
 @router.post("/rollouts/{rollout_id}/reward", dependencies=[CanChange])
 async def reward_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
     """Records a reward; the latest one counts, earlier ones stay on the record."""
-    wanted = shapes.read_reward(await request.body())
+    wanted = requests.read_reward(await request.body())
     event = await api.desk.reward(
-        shapes.checked_id(rollout_id), wanted.reward, wanted.payload, wanted.ok
+        requests.checked_id(rollout_id), wanted.reward, wanted.payload, wanted.ok
     )
     return JSONResponse({"sequence": event.sequence, "reward": event.reward})
 
@@ -163,8 +165,8 @@ async def reward_rollout(rollout_id: str, request: Request, api: Api) -> JSONRes
 @router.post("/rollouts/{rollout_id}/close", dependencies=[CanChange])
 async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
     """Seals the rollout; later calls are refused with a status SDKs do not retry."""
-    wanted = shapes.read_close(await request.body())
-    known = shapes.checked_id(rollout_id)
+    wanted = requests.read_close(await request.body())
+    known = requests.checked_id(rollout_id)
     await api.desk.close(known, wanted.ok, wanted.reason, wanted.payload)
     judged = await judged_or_404(api, rollout_id)
     state = await asyncio.to_thread(api.store.rollout_state, known)
@@ -174,7 +176,7 @@ async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResp
 @router.delete("/rollouts/{rollout_id}", status_code=204, dependencies=[CanChange])
 async def delete_rollout(rollout_id: str, api: Api) -> Response:
     """Tombstones the rollout at once; `compact` removes its bytes."""
-    await api.desk.delete(shapes.checked_id(rollout_id))
+    await api.desk.delete(requests.checked_id(rollout_id))
     return Response(status_code=204)
 
 
@@ -220,7 +222,7 @@ async def _download(
 @router.post("/backup", dependencies=[CanChange])
 async def backup_store(request: Request, api: Api) -> JSONResponse:
     """Copies the open store to `target`, a path on the server's machine; never overwrites."""
-    target = shapes.read_target(await request.body())
+    target = requests.read_target(await request.body())
     report = await asyncio.to_thread(api.store.backup, target)
     return JSONResponse(shapes.plain(report))
 

@@ -1,0 +1,295 @@
+"""Request bodies and filters of the API, read with errors that say what to change.
+
+Owns: field names of what comes in, and their checks.
+Must not know: routes, SQL, answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from explorer.capture.ids import is_id
+from explorer.errors import InvalidValue, NotFound
+from explorer.records import KeyHash, Purpose, Rollout, RolloutId
+from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
+
+_TEXT_LIMIT = 200
+_METADATA_LIMIT = 64 * 1024
+# A rollout may fix these; the others would change what training sees.
+_SAMPLING = {"temperature", "seed", "max_tokens", "max_completion_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward as posted; `payload` keeps named rewards."""
+
+    reward: float | None
+    ok: bool | None
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a rollout is closed; `payload` keeps what the harness declared."""
+
+    ok: bool | None
+    reason: str | None
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+def checked_id(text: str) -> RolloutId:
+    """`text` as a rollout id.
+
+    Raises:
+        NotFound: it has not the form of one of our ids.
+    """
+    if not is_id(text):
+        raise NotFound(f"there is no rollout {text[:80]!r}")
+    return RolloutId(text)
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object whose numbers are all finite; an empty body is ``{}``.
+
+    Raises:
+        InvalidValue: names the path of what is wrong.
+    """
+    if not raw.strip():
+        return {}
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(f"the body is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidValue("the body must be a JSON object")
+    bad = _not_finite(value, "$")
+    if bad is not None:
+        raise InvalidValue(f"{bad} is not a finite number", path=bad)
+    return value
+
+
+def _not_finite(value: Any, path: str) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return path
+    if isinstance(value, dict):
+        pairs = [(f"{path}.{key}", item) for key, item in value.items()]
+    elif isinstance(value, list):
+        pairs = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    else:
+        return None
+    return next((bad for name, item in pairs if (bad := _not_finite(item, name))), None)
+
+
+def _only(body: Mapping[str, Any], allowed: set[str]) -> None:
+    unknown = sorted(set(body) - allowed)
+    if unknown:
+        raise InvalidValue(
+            f"unknown fields {', '.join(unknown)}; known: {', '.join(sorted(allowed))}"
+        )
+
+
+def _text(body: Mapping[str, Any], key: str) -> str | None:
+    value = body.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > _TEXT_LIMIT:
+        raise InvalidValue(f"`{key}` must be a text of 1 to {_TEXT_LIMIT} characters")
+    if any(ord(letter) < 32 or 0xD800 <= ord(letter) <= 0xDFFF for letter in value):
+        raise InvalidValue(f"`{key}` must not hold control characters or lone surrogates")
+    return value
+
+
+def _flag(body: Mapping[str, Any], key: str) -> bool | None:
+    value = body.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidValue(f"`{key}` must be true, false or absent")
+    return value
+
+
+def _object(body: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = body.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(json.dumps(value)) > _METADATA_LIMIT:
+        raise InvalidValue(f"`{key}` must be an object of at most {_METADATA_LIMIT} bytes")
+    return value
+
+
+def read_new_rollout(raw: bytes) -> Rollout:
+    """What a caller wants of a new rollout; every field is optional.
+
+    Raises:
+        InvalidValue: names the field.
+    """
+    body = read_object(raw)
+    _only(
+        body,
+        {
+            *("metadata", "run", "task", "group", "attempt", "sampling", "budgets"),
+            *("streaming", "purpose", "harness", "harness_version"),
+        },
+    )
+    for key in ("budgets", "streaming"):
+        if body.get(key):
+            raise InvalidValue(
+                f"`{key}` is not enforced by this version, so it is refused rather than ignored"
+            )
+    try:
+        purpose = Purpose(body.get("purpose") or "train")
+    except ValueError as error:
+        raise InvalidValue("`purpose` must be `train` or `eval`") from error
+    attempt = body.get("attempt")
+    if attempt is not None and (type(attempt) is not int or not 0 <= attempt < 2**31):
+        raise InvalidValue("`attempt` must be a whole number from 0")
+    return Rollout(
+        rollout_id=RolloutId(""),
+        created_us=0,
+        key_hash=KeyHash(""),
+        run=_text(body, "run") or "default",
+        task=_text(body, "task"),
+        group=_text(body, "group"),
+        attempt=attempt,
+        purpose=purpose,
+        harness=_text(body, "harness"),
+        harness_version=_text(body, "harness_version"),
+        metadata=_object(body, "metadata"),
+        sampling=_sampling(_object(body, "sampling")),
+    )
+
+
+def _sampling(wanted: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(wanted) - _SAMPLING)
+    if unknown:
+        raise InvalidValue(
+            f"`sampling` may set {', '.join(sorted(_SAMPLING))}; not {', '.join(unknown)} "
+            "(truncation and penalties are sent as no-ops, so that logprobs can be trained on)"
+        )
+    temperature = wanted.get("temperature")
+    if temperature is not None and (
+        isinstance(temperature, bool)
+        or not isinstance(temperature, int | float)
+        or not 0 <= temperature <= 2
+    ):
+        raise InvalidValue("`sampling.temperature` must be a number from 0 to 2")
+    for key in ("seed", "max_tokens", "max_completion_tokens"):
+        value = wanted.get(key)
+        if value is not None and (type(value) is not int or value < 0):
+            raise InvalidValue(f"`sampling.{key}` must be a whole number from 0")
+    return wanted
+
+
+def read_reward(raw: bytes) -> Reward:
+    """`{reward, rewards?, ok?}`; a null reward means unscored.
+
+    Raises:
+        InvalidValue: names the path of what is wrong.
+    """
+    body = read_object(raw)
+    _only(body, {"reward", "rewards", "ok", "source"})
+    reward = body.get("reward")
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        raise InvalidValue("`reward` must be a number or null", path="$.reward")
+    if "reward" not in body and not body.get("rewards"):
+        raise InvalidValue("give `reward`: a number, or null for unscored", path="$.reward")
+    payload = {key: body[key] for key in ("rewards", "source") if body.get(key) is not None}
+    return Reward(None if reward is None else float(reward), _flag(body, "ok"), payload)
+
+
+def read_close(raw: bytes) -> Closing:
+    """`{ok?, reason?, terminal_call_id?, terminal_response_id?}`.
+
+    Raises:
+        InvalidValue: names the field.
+    """
+    body = read_object(raw)
+    named = ("terminal_call_id", "terminal_response_id", "exit_code")
+    _only(body, {"ok", "reason", *named})
+    payload = {key: body[key] for key in named if body.get(key) is not None}
+    return Closing(_flag(body, "ok"), _text(body, "reason"), payload)
+
+
+def read_target(raw: bytes) -> Path:
+    """`{target}`: an absolute path that does not exist yet.
+
+    Raises:
+        InvalidValue: it is no such path.
+    """
+    body = read_object(raw)
+    _only(body, {"target"})
+    target = body.get("target")
+    if not isinstance(target, str) or "\0" in target or not Path(target).is_absolute():
+        raise InvalidValue("`target` must be an absolute path", path="$.target")
+    if Path(target).exists() or not Path(target).parent.is_dir():
+        raise InvalidValue(
+            "`target` must be a new file in a folder that exists", path="$.target"
+        )
+    return Path(target)
+
+
+def read_query(params: Mapping[str, str]) -> RolloutQuery:
+    """Filters of a listing from the address.
+
+    Raises:
+        InvalidValue: names the parameter.
+    """
+
+    def number(name: str) -> float | None:
+        text = params.get(name)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InvalidValue(f"`{name}` must be a number", path=name)
+        return value
+
+    def choice(name: str, kinds: type[Enum]) -> Any:
+        text = params.get(name)
+        if not text:
+            return None
+        try:
+            return kinds(text)
+        except ValueError as error:
+            known = ", ".join(str(kind.value) for kind in kinds)
+            raise InvalidValue(f"`{name}` must be one of {known}", path=name) from error
+
+    trainable = {"yes": True, "no": False, "": None}.get(params.get("trainable", ""), "bad")
+    if trainable == "bad":
+        raise InvalidValue("`trainable` must be yes or no", path="trainable")
+    sort = params.get("sort") or "-created"
+    limit = number("limit") or 50
+    return RolloutQuery(
+        run=params.get("run") or None,
+        task=params.get("task") or None,
+        group=params.get("group") or None,
+        state=choice("state", RolloutStatus),
+        reward_min=number("reward_min"),
+        reward_max=number("reward_max"),
+        trainable=trainable if isinstance(trainable, bool) else None,
+        text=params.get("q") or None,
+        sort=choice_of_sort(sort),
+        descending=sort.startswith("-"),
+        cursor=params.get("cursor") or None,
+        limit=int(max(1, min(limit, 500))),
+    )
+
+
+def choice_of_sort(text: str) -> SortKey:
+    """The sort key of `created`, `-created`, …
+
+    Raises:
+        InvalidValue: no such key.
+    """
+    try:
+        return SortKey(text.removeprefix("-"))
+    except ValueError as error:
+        known = ", ".join(key.value for key in SortKey)
+        raise InvalidValue(f"`sort` must be one of {known}, with - for descending") from error
