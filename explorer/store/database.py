@@ -82,12 +82,10 @@ def is_unusable(error: duckdb.Error) -> bool:
 class Database:
     """One open file. `write` belongs to one thread; `reading` to any number."""
 
-    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+    def __init__(self, path: Path, *, threads: int = 1) -> None:
         self.path = path
         self.messages: list[str] = []
-        self._config = dict(_CONFIG)
-        if threads is not None:
-            self._config["threads"] = threads
+        self._config = {**_CONFIG, "threads": threads}
         self._name = str(path.resolve())
         self._root: duckdb.DuckDBPyConnection | None = None
         self._writer: duckdb.DuckDBPyConnection | None = None
