@@ -49,18 +49,22 @@ function showHelp() {
   if (!box.open) box.showModal();
 }
 
-// htmx is needed only where something loads on demand, so only such pages pay for it.
-if ($("[hx-get]")) {
-  const script = document.createElement("script");
-  script.src = $("meta[name=htmx-src]").content;
-  document.head.append(script);
-}
-
+// Sticky parts stand below the sticky header. A sheet with a few rules, not a property on
+// the root: that would compute the style of every token again.
 const header = $(".top.stick");
 if (header) {
-  const measure = () => root.style.setProperty(
-    "--header-h", narrow() ? "0px" : `${Math.floor(header.getBoundingClientRect().height)}px`);
+  const sheet = new CSSStyleSheet();
+  let before = -1;
+  const measure = () => {
+    const height = narrow() ? 0 : Math.floor(header.getBoundingClientRect().height);
+    if (height === before) return;
+    before = height;
+    sheet.replaceSync(`html { scroll-padding-top: ${height + 34}px } .rail { top: ${height}px }
+      @media (min-width: 861px) { .side { top: ${height}px; max-height: calc(100vh - ${height}px);
+      min-height: calc(100vh - ${height}px) } }`);
+  };
   measure();
+  document.adoptedStyleSheets.push(sheet);
   new ResizeObserver(measure).observe(header);
 }
 
@@ -89,11 +93,14 @@ const address = (path, query = {}) => {
 
 function column(name) {
   if (!view.columns.has(name)) {
-    view.columns.set(name, fetch(address(`/columns/${name}`)).then(async (reply) => {
+    const loading = fetch(address(`/columns/${name}`)).then(async (reply) => {
       if (!reply.ok) throw new Error(`column ${name}: ${reply.status}`);
       const bytes = await reply.arrayBuffer();
       return name === "ids" ? new Int32Array(bytes) : new Uint8Array(bytes);
-    }));
+    });
+    // A failed fetch is forgotten, so that the next attempt asks again.
+    loading.catch(() => { view.columns.delete(name); toast("the colours could not be loaded"); });
+    view.columns.set(name, loading);
   }
   return view.columns.get(name);
 }
@@ -334,6 +341,9 @@ if (pane) {
   if (root.dataset.ids === "1") for (const block of view.blocks) if (block.firstElementChild?.dataset.i) block.dataset.ids = "1";
   showState(readState());
   openHash();
+  // The other columns are a few kilobytes: have them before they are asked for.
+  const ahead = self.requestIdleCallback ?? ((task) => setTimeout(task, 200));
+  ahead(() => { column("logprob").then(() => column("mask")).catch(() => {}); });
   addEventListener("popstate", () => { showState(readState()); openHash(); });
   addEventListener("hashchange", openHash);
   document.addEventListener("htmx:after:swap", () => { collectBlocks(); });

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 from explorer.errors import NotFound
@@ -16,6 +16,8 @@ from explorer.export.judged import Judged
 from explorer.records import CallId
 from explorer.trace.decode import Piece, pieces
 from explorer.web.branch import BranchView, branch_view
+from explorer.web.contexts_rollout import TurnSection
+from explorer.web.markup import Look
 from explorer.web.services import Services
 from explorer.web.turn_tree import TurnTree
 
@@ -26,11 +28,16 @@ Vocabulary = Mapping[int, tuple[bytes, bool]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A branch with the pieces of its tokens and the vocabulary that made them."""
+    """A branch with the pieces of its tokens and the vocabulary that made them.
+
+    `sections` keeps finished sections by their look: a reload or a second reader of a
+    long rollout costs no markup.
+    """
 
     view: BranchView
     pieces: list[Piece]
     vocabulary: Vocabulary
+    sections: dict[Look, tuple[TurnSection, ...]] = field(default_factory=dict)
 
 
 _kept: OrderedDict[tuple[str, str, str], Shown] = OrderedDict()

@@ -108,6 +108,7 @@ class TreeRow:
     glyph: str = said("Branch lines in front of a fork's children.")
     indent: int = said("Steps of indentation.")
     forks: int = said("Continuations, when there is more than one.")
+    note: str = said("What is worth a second line: the rule, or what failed.")
     rule: str = said("Rule that decided the role.")
     why: str = said("The evidence for the role.")
     sampled_tokens: int = said("Tokens the engine sampled; for a prompt, its tokens.")

@@ -29,6 +29,7 @@ from explorer.web.keys import KEYS
 AMBIENT = ("static", "theme", "keys", "words")
 THEMES = ("light", "dark")
 COMPRESS_ABOVE = 1024
+LARGE = 256 * 1024
 TWIN = ".json"
 
 
@@ -77,6 +78,22 @@ def accepts_gzip(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "").lower()
 
 
+@lru_cache(maxsize=12)
+def _compressed_large(body: bytes) -> bytes:
+    return gzip.compress(body, compresslevel=6, mtime=0)
+
+
+def compressed(body: bytes) -> bytes:
+    """gzip of a reply; of a large page, that of the same bytes the last time.
+
+    Reloading a long rollout gives the same megabytes, and compressing them takes longer
+    than everything else.
+    """
+    if len(body) > LARGE:
+        return _compressed_large(body)
+    return gzip.compress(body, compresslevel=6, mtime=0)
+
+
 def packed(body: bytes, media_type: str, *, compress: bool, status: int = 200) -> Response:
     """A reply that is private to its reader and compressed when that pays."""
     headers = {
@@ -84,7 +101,7 @@ def packed(body: bytes, media_type: str, *, compress: bool, status: int = 200) -
         "Vary": "Accept-Encoding, Cookie, HX-Request",
     }
     if compress and len(body) > COMPRESS_ABOVE:
-        body = gzip.compress(body, compresslevel=6, mtime=0)
+        body = compressed(body)
         headers["Content-Encoding"] = "gzip"
     return Response(body, status_code=status, media_type=media_type, headers=headers)
 

@@ -96,9 +96,7 @@ def tokens_page(
         at = None
     sections: tuple[TurnSection, ...] = ()
     if shown is not None:
-        look = Look(asked.metric, asked.ids, at)
-        maker = Sections(judged, shown, TokenMarkup(shown.view, shown.pieces, look))
-        sections = tuple(maker.make(window) for window in windows(shown.view, at))
+        sections = finished_sections(judged, shown, Look(asked.metric, asked.ids, at))
     neighbours = {name: value for name, value in asked.state().items() if name != "branch"}
     return TokensPage(
         frame=rollout_frame(request, judged, "tokens"),
@@ -128,6 +126,18 @@ def tokens_page(
         problem="" if shown else no_tokens(judged, leaf is not None),
         inspected=token_facts(judged, shown, at) if shown and at is not None else None,
     )
+
+
+def finished_sections(judged: Judged, shown: Shown, look: Look) -> tuple[TurnSection, ...]:
+    """The sections of a branch, kept unless they are made for one token's address."""
+    kept = shown.sections.get(look)
+    if kept is not None:
+        return kept
+    maker = Sections(judged, shown, TokenMarkup(shown.view, shown.pieces, look))
+    made = tuple(maker.make(window) for window in windows(shown.view, look.anchor))
+    if look.anchor is None:
+        shown.sections[look] = made
+    return made
 
 
 def no_tokens(judged: Judged, has_calls: bool) -> str:

@@ -225,7 +225,7 @@ def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
         turn=view.turn_of(segment.call_id),
         offset=index - segment.start,
         token_id=piece.token_id,
-        text=piece.display,
+        text=edge_spaces(piece.display),
         hex_bytes=piece.raw.hex(" ") if piece.known else words.UNKNOWN,
         bytes_note=bytes_note(shown.pieces, index),
         special=piece.special,
@@ -295,8 +295,17 @@ def _alternatives(
 def _alternative_text(shown: Shown, token_id: int | None, text: str) -> str:
     """The engine's text, or the vocabulary's when the engine gave only an id."""
     if not text and token_id is not None:
-        return pieces([token_id], shown.vocabulary)[0].display
-    return visible(text)
+        return edge_spaces(pieces([token_id], shown.vocabulary)[0].display)
+    return edge_spaces(visible(text))
+
+
+def edge_spaces(text: str) -> str:
+    """Spaces at either end drawn, so that ` run` and `run` look different."""
+    inner = text.strip(" ")
+    if not inner:
+        return text
+    left = len(text) - len(text.lstrip(" "))
+    return "␣" * left + inner + "␣" * (len(text) - left - len(inner))
 
 
 def bytes_note(around: list[Piece], index: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from explorer.export.judged import Judged
-from explorer.records import CallId, CallStatus, Role
+from explorer.records import CallId, Role
 from explorer.trace.breaks import BreakCause
 from explorer.trace.tree import Node, Tree
 from explorer.web import words
@@ -153,7 +153,7 @@ class TurnTree:
             shown = leaf if line.node.call_id in on_path else self.main_leaf(line.node.call_id)
             here = line.node.call_id in on_path
             if line.node.parent_id is None and line.node.prompt_len and here:
-                rows.append(self._prompt_row(line.node, shown, view))
+                rows.append(self._prompt_row(line.node, shown, view, decode))
             rows.append(self._row(line, shown, here, longest, view, decode))
         return tuple(rows)
 
@@ -161,7 +161,9 @@ class TurnTree:
         rollout_id = self.judged.record.rollout.rollout_id
         return f"{rollout_href(rollout_id, view.tab, branch=leaf, **view.state)}#{anchor}"
 
-    def _prompt_row(self, node: Node, leaf: CallId | None, view: View) -> TreeRow:
+    def _prompt_row(
+        self, node: Node, leaf: CallId | None, view: View, decode: Decode
+    ) -> TreeRow:
         return TreeRow(
             call_id=node.call_id,
             label="0",
@@ -170,6 +172,7 @@ class TurnTree:
             glyph="",
             indent=0,
             forks=0,
+            note="",
             rule="",
             why="the first prompt of this branch",
             sampled_tokens=node.prompt_len,
@@ -177,7 +180,7 @@ class TurnTree:
             bar=0.0,
             href=self._href(leaf, view, "t0" if view.tab == "tokens" else "turn-1"),
             on_branch=True,
-            broke=None,
+            broke=self._break_note(node, decode),
         )
 
     def _row(
@@ -191,21 +194,17 @@ class TurnTree:
     ) -> TreeRow:
         node = line.node
         decision = self.judged.judgement.roles[node.call_id]
-        call = self.calls[node.call_id]
-        state = "" if call.status is CallStatus.COMMITTED else f" ({call.status.value})"
-        if decision.role is Role.FAILED:
-            state = f" ({call.failure_kind.value})" if call.failure_kind else ""
-        if decision.ambiguous:
-            state = " (ambiguous)"
+        headed = here and node.parent_id is None and node.prompt_len > 0
         anchor = f"t{node.prompt_len}" if view.tab == "tokens" else f"turn-{node.depth + 1}"
         return TreeRow(
             call_id=node.call_id,
             label=line.label,
             role=decision.role.value,
-            words=f"{decision.role.value}{state}".replace("_", " "),
+            words=f"{decision.role.value}{', ambiguous' if decision.ambiguous else ''}",
             glyph=line.glyph,
             indent=line.indent,
             forks=len(node.children) if len(node.children) > 1 else 0,
+            note=self._note(node.call_id),
             rule=decision.rule,
             why=decision.why,
             sampled_tokens=node.completion_len,
@@ -213,13 +212,25 @@ class TurnTree:
             bar=round(node.completion_len / longest, 3),
             href=self._href(leaf, view, anchor),
             on_branch=here,
-            broke=self._break_note(node, decode),
+            broke=None if headed else self._break_note(node, decode),
         )
+
+    def _note(self, call_id: CallId) -> str:
+        """The second line of a call that is not plainly the agent's."""
+        decision, call = self.judged.judgement.roles[call_id], self.calls[call_id]
+        if decision.role is Role.AGENT and not decision.ambiguous:
+            return ""
+        if decision.role is Role.FAILED and call.failure_kind is not None:
+            return call.failure_kind.value.replace("_", " ")
+        return decision.rule.replace("_", " ")
 
     def _break_note(self, node: Node, decode: Decode) -> BreakNote | None:
         if node.break_ is None or node.parent_id is not None:
             return None
         broke = node.break_
+        unrelated = broke.cause is BreakCause.UNRELATED
+        if unrelated and not self._letters[node.call_id]:
+            return None
         return BreakNote(
             offset=broke.offset,
             nearest=f"call {self.labels.get(broke.nearest_call_id, words.UNKNOWN)}",
@@ -228,7 +239,7 @@ class TurnTree:
             else "(its end)",
             actual=decode(broke.actual_id) if broke.actual_id is not None else "(its end)",
             cause=CAUSES[broke.cause],
-            unrelated=broke.cause is BreakCause.UNRELATED,
+            unrelated=unrelated,
         )
 
     def branches(self, view: View) -> tuple[BranchChoice, ...]:

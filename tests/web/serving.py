@@ -52,9 +52,13 @@ class StrictPolicy:
         await self.app(scope, receive, with_policy)
 
 
-def build_app(store: Store) -> FastAPI:
-    """The pages and nothing else."""
-    app = FastAPI(middleware=[Middleware(StrictPolicy)], openapi_url=None)
+Tables = dict[str, dict[int, tuple[bytes, bool]]]
+
+
+def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
+    """The pages and nothing else; `tables` are the vocabularies by tokenizer."""
+    guards = [Middleware(StrictPolicy)] if csp else []
+    app = FastAPI(middleware=guards, openapi_url=None)
     mount(
         app,
         Services(
@@ -62,7 +66,7 @@ def build_app(store: Store) -> FastAPI:
             judged=JudgedRollouts(store, lambda: DEFAULT_POLICY, lambda: START_US),
             settings=load(),
             certificate=lambda: CERTIFICATE if store.list_runs() else None,
-            vocabulary=lambda tokenizer: table() if tokenizer == TOKENIZER else {},
+            vocabulary=lambda tokenizer: tables.get(tokenizer or "", {}),
             started_us=START_US,
         ),
     )
@@ -72,13 +76,15 @@ def build_app(store: Store) -> FastAPI:
 class Served:
     """A store and a server in a thread with its own loop."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, csp: bool = True) -> None:
         self.loop = asyncio.new_event_loop()
         self.store = DuckDBStore(
             folder / "web.duckdb", StoreOptions(min_free_bytes=0, threads=1)
         )
+        self.tables: Tables = {TOKENIZER: table()}
+        self.app = build_app(self.store, self.tables, csp=csp)
         config = uvicorn.Config(
-            build_app(self.store), host="127.0.0.1", port=0, log_level="warning", ws="none"
+            self.app, host="127.0.0.1", port=0, log_level="warning", ws="none"
         )
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -103,9 +109,9 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Served]:
+def serving(folder: Path, *, csp: bool = True) -> Iterator[Served]:
     """A running server; stopped and closed at the end."""
-    served = Served(folder)
+    served = Served(folder, csp=csp)
     served.thread.start()
     for _ in range(200):
         if served.server.started:
