@@ -199,7 +199,8 @@ def _finding_reasons(findings: tuple[Finding, ...]) -> list[Reason]:
         calls = tuple(item.where.call_id for item in items if item.where.call_id is not None)
         more = f" (and {len(items) - 1} more calls)" if len(items) > 1 else ""
         reasons.append(Reason(code, items[0].message + more, calls))
-    return reasons
+    # The causes first: that nothing is left to train follows from them.
+    return sorted(reasons, key=lambda reason: reason.code == "nothing_trainable")
 
 
 def _notices(record: RolloutRecord, policy: Policy) -> tuple[str, ...]:
