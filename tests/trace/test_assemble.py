@@ -105,6 +105,11 @@ def test_an_excluded_call_is_dropped_and_the_rest_leaves() -> None:
     assert node_ids(record(first, bad, overrides=[drop])) == ["a"]
 
 
+def test_an_excluded_call_is_dropped_even_if_its_data_is_whole() -> None:
+    drop = override("exclude_call", "a")
+    assert node_ids(record(*two_turns(), overrides=[drop])) == ["b"]
+
+
 def test_an_unusable_ambiguous_sibling_has_no_row() -> None:
     first, second = two_turns()
     again = make_call("c", 3, [1, 2, 3, 4, 5], [7], n_tools=2, logprobs=[None])

@@ -18,8 +18,9 @@ from explorer.records import (
     Role,
 )
 from explorer.trace.branch import branch_segments
-from explorer.trace.mask import Span, merge
+from explorer.trace.mask import Lineage, Span, mask_call, merge
 from explorer.trace.policy import DEFAULT_POLICY, Policy
+from explorer.trace.roles import RoleDecision
 from explorer.trace.verdict import judge
 from tests.trace.build import (
     CERTIFIED,
@@ -129,6 +130,13 @@ def test_lp_03_a_sentinel_masks_its_token_only() -> None:
     ]
     call = replace(ONE, logprobs=logprobs_of([-1e30, -9998.0, 0.0]))
     assert spans_of(call, of="a")[1:] == [(2, 3, "logprob_not_finite"), (3, 5, "sampled")]
+
+
+def test_no_number_trains_even_if_nobody_reported_it() -> None:
+    call = replace(ONE, logprobs=logprobs_of([None, float("inf"), -0.2]))
+    agent = RoleDecision(Role.AGENT, "test", "")
+    mask = mask_call(call, agent, DEFAULT_POLICY, (), CERTIFIED, (), Lineage(2))
+    assert mask.bits().tolist() == [0, 0, 0, 0, 1]
 
 
 def test_excluded_by_user() -> None:

@@ -157,6 +157,12 @@ def test_structure_is_careful(case: str) -> None:
     assert roles(*calls)["s1"] == "agent"
 
 
+def test_a_root_that_begins_after_the_wait_is_no_subagent() -> None:
+    asks, sub, sub2, goes_on = subagent_rollout()
+    late = [replace(call, sequence=call.sequence + 5) for call in (sub, sub2)]
+    assert roles(asks, goes_on, *late)["s1"] == "agent"
+
+
 def test_tool_calls_under_finish_stop_are_a_wait_as_well() -> None:
     asks, *rest = subagent_rollout()
     asks = replace(asks, finish_reason="stop", notes=(Note("tool_calls_with_stop"),))
