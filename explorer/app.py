@@ -195,10 +195,6 @@ class Application:
     async def _keep_vocabulary(self, certificate: Certificate) -> None:
         pieces = await self.engine.vocabulary()
         digest = certificate.numbers.get("tokenizer_sha256")
-        if not pieces and self.settings.tokenizer:
-            from explorer.engine.vocabulary import from_transformers
-
-            digest, pieces = await asyncio.to_thread(from_transformers, self.settings.tokenizer)
         if not pieces or not digest:
             return
         tokenizer_id = TokenizerId(str(digest))

@@ -110,6 +110,8 @@ async def run(settings: Settings, ready: Ready) -> int:
             log_config=logging_config(settings.log_level),
             access_log=False,
             server_header=False,
+            # Forwarded headers are believed from nobody unless a later setting lists proxies.
+            proxy_headers=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=10,
             # DuckDB has one writer, so there is one process.

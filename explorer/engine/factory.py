@@ -35,6 +35,7 @@ def make_engine(settings: Settings) -> Engine:
             api_key=key.get_secret_value() if key else None,
             pool=settings.max_in_flight,
             connect_timeout_s=settings.engine_connect_timeout_s,
+            tokenizer=settings.tokenizer,
         )
     if scheme == "scripted" and rest:
         from explorer.engine.scripted import ScriptedEngine

@@ -7,7 +7,9 @@ Must not know: dialects, the store, what a reply means (`engine.reply` does).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,12 +18,15 @@ import orjson
 
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import error_message, loads
+from explorer.engine.vocabulary import from_transformers
 from explorer.errors import (
     ConfigurationError,
     EngineMalformed,
     EngineTimeout,
     EngineUnavailable,
 )
+
+log = logging.getLogger(__name__)
 
 # Hop-by-hop headers and the server's own stamp say nothing about the call.
 _DROPPED = frozenset(
@@ -52,6 +57,8 @@ class HttpEngine:
         api_key: bearer token for the engine.
         pool: most connections at once.
         connect_timeout_s: longest wait for a connection (seconds).
+        tokenizer: path or Hub id of the model's tokenizer, for the bytes of ids; without
+            it, the folder that the server names as the model's root, if it is here.
     """
 
     kind = "http"
@@ -64,6 +71,7 @@ class HttpEngine:
         api_key: str | None = None,
         pool: int = 1024,
         connect_timeout_s: float = 30.0,
+        tokenizer: str | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -76,7 +84,8 @@ class HttpEngine:
         self._pool = pool
         self._connect_s = connect_timeout_s
         self._session: aiohttp.ClientSession | None = None
-        self._version = ""
+        self._tokenizer = tokenizer
+        self._pieces: tuple[str, tuple[TokenPiece, ...]] | None = None
 
     async def start(self) -> None:
         """Opens the pool; the server need not be up yet."""
@@ -207,22 +216,42 @@ class HttpEngine:
         chosen = next((item for item in cards or [] if item.get("id") == self.model), card)
         version = await self._json("GET", "/version")
         is_vllm = isinstance(version, dict) and "version" in version
-        self._version = str(version["version"]) if is_vllm and isinstance(version, dict) else ""
+        release = str(version["version"]) if is_vllm and isinstance(version, dict) else ""
+        await self._read_tokenizer(chosen.get("root"))
         length = chosen.get("max_model_len")
         return EngineFacts(
             name="vllm" if is_vllm else str(card.get("owned_by") or "openai-compatible"),
-            version=self._version or "unknown",
+            version=release or "unknown",
             model=self.model or "unknown",
             max_model_len=length if isinstance(length, int) else None,
-            tokenizer_sha256=None,
+            tokenizer_sha256=self._pieces[0] if self._pieces else None,
             chat_template_sha256=None,
             fingerprint=None,
             certifiable=True,
         )
 
+    async def _read_tokenizer(self, root: Any) -> None:
+        """Reads the tokenizer's bytes once.
+
+        Raises:
+            ConfigurationError: the tokenizer that a person named cannot be read.
+        """
+        if self._pieces is not None:
+            return
+        if self._tokenizer is not None:
+            self._pieces = await asyncio.to_thread(from_transformers, self._tokenizer)
+        elif isinstance(root, str) and await asyncio.to_thread(_has_tokenizer, root):
+            try:
+                self._pieces = await asyncio.to_thread(from_transformers, root)
+            except ConfigurationError as error:
+                log.warning("tokens are shown by id: %s", error.message)
+
     async def vocabulary(self) -> tuple[TokenPiece, ...]:
-        """Empty: no OpenAI-compatible route gives exact bytes for every id."""
-        return ()
+        """The bytes of every id as the tokenizer gives them.
+
+        Empty without a tokenizer: no OpenAI-compatible route gives exact bytes.
+        """
+        return self._pieces[1] if self._pieces else ()
 
     async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
         """Prompt ids by vLLM's ``/tokenize``.
@@ -236,6 +265,10 @@ class HttpEngine:
         if not isinstance(tokens, list):
             raise EngineMalformed(f"the engine cannot tokenize: {error_message(answer)}")
         return tuple(int(token) for token in tokens)
+
+
+def _has_tokenizer(root: str) -> bool:
+    return (Path(root) / "tokenizer.json").is_file()
 
 
 def clean_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
