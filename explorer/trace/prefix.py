@@ -204,10 +204,6 @@ class PrefixIndex:
             return entry.empty
         return min(entry.extended, entry.empty)
 
-    def equals(self, state: SequenceState) -> bool:
-        """Whether some registered sequence has exactly these tokens."""
-        return state.hash_at(state.cuts) + state.tail in self._entries
-
     def longest_shared(
         self, state: SequenceState, read_prompt: ReadPrompt, read: ReadTokens
     ) -> Match | None:
