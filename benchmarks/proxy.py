@@ -127,7 +127,8 @@ async def compare(
 ) -> None:
     """Throughput and latency, the two interleaved, medians of three rounds."""
     print(
-        f"{'in flight':>9} {'':>8} {'calls/s':>9} {'p50 ms':>8} {'p95 ms':>8} {'CPU ms/call':>12}"
+        f"{'in flight':>9} {'':>8} {'calls/s':>9} {'p50 ms':>8} {'p95 ms':>8}"
+        f" {'CPU ms/call':>12}"
     )
     for at_once, calls in ((1, 600), (32, 4000), (256, 4000)):
         calls = calls // 4 if quick else calls
@@ -181,7 +182,8 @@ async def grow(
     for name, values in (*times.items(), ("added", added)):
         first, last = statistics.median(values[:tenth]), statistics.median(values[-tenth:])
         print(
-            f"  {name:8} first decile {first:7.2f} ms, last {last:7.2f} ms: {last / first:5.2f}x"
+            f"  {name:8} first decile {first:7.2f} ms, last {last:7.2f} ms:"
+            f" {last / first:5.2f}x"
         )
     print(f"  memory gained {rss_mb(pid) - before:.1f} MB")
     print(f"  store grew {(store_bytes(store) - size_before) / 1e6:.1f} MB")

@@ -47,13 +47,12 @@ def _text(content: Any) -> Any:
     if content is None:
         return ""
     if isinstance(content, list):
-        parts = [
-            part.get("text") if isinstance(part, Mapping) and "text" in part else part
+        texts = [
+            part["text"]
             for part in content
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str)
         ]
-        if all(isinstance(part, str) for part in parts):
-            return "".join(parts).strip()
-        return parts
+        return "".join(texts).strip() if len(texts) == len(content) else content
     return content.strip() if isinstance(content, str) else content
 
 

@@ -26,7 +26,7 @@ import orjson
 from explorer.engine.calibration import Calibration, calibrate
 from explorer.engine.protocol import Engine, EngineFacts, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
-from explorer.errors import ExplorerError, UpstreamFailed
+from explorer.errors import UpstreamFailed
 from explorer.records import CaptureLevel, Certificate, LogprobKind
 from explorer.wire import chat, sse
 
@@ -121,7 +121,7 @@ async def certify(engine: Engine, time_us: int, *, timeout_s: float = 60.0) -> C
     measured = Measured()
     try:
         facts = await engine.facts()
-    except ExplorerError as error:
+    except UpstreamFailed as error:
         facts = EngineFacts("unreachable", "unknown", "unknown", None, None, None, None, True)
         measured.failures.append(error.message)
         return _certificate(engine, facts, measured, time_us)

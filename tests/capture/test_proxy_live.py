@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import httpx2
 import openai
 import orjson
 import pytest
@@ -169,11 +170,11 @@ def test_a_closed_rollout_refuses_so_that_no_sdk_retries(live: Live) -> None:
     live.api("POST", f"/api/v1/rollouts/{rollout}/close", {"ok": True})
     seen: list[str] = []
 
-    def count(request: httpx.Request) -> None:
+    def count(request: httpx2.Request) -> None:
         seen.append(str(request.url))
 
     with (
-        httpx.Client(event_hooks={"request": [count]}) as http,
+        httpx2.Client(event_hooks={"request": [count]}) as http,
         openai.OpenAI(
             base_url=live.url + "/v1", api_key=key, max_retries=3, http_client=http
         ) as client,
