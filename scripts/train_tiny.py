@@ -38,6 +38,10 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>",
          "</tool_response>")
 PAD, START, END = 0, 1, 2
+TEXT_WEIGHT = 0.15
+"""How much a token of open-ended text counts: nobody can guess it, so it is mostly noise."""
+Row = tuple[list[int], list[float]]
+"""The ids of a conversation, and how much each of them counts in the loss."""
 
 
 def make_filler(corpus: Corpus) -> Filler:
@@ -89,35 +93,41 @@ class Data:
     """Batches of tokenised conversations; one instance has one random stream."""
 
     def __init__(self, tokenizer: Tokenizer, render: Callable[[Conversation], str],
-                 filler: Filler, seed: int, careless: float) -> None:
+                 filler: Filler, seed: int) -> None:
         self.tokenizer, self.render, self.filler = tokenizer, render, filler
-        self.rng, self.careless = random.Random(seed), careless
+        self.rng, self.careless = random.Random(seed), 0.0
         self.header = tokenizer.encode("<|im_start|>assistant\n").ids
         self.lead = tokenizer.encode("<|im_start|>system\n").ids
 
-    def encode(self, talk: Conversation) -> tuple[list[int], list[bool]]:
-        """Ids, and which are learnt: the assistant turns after the last user message."""
+    def encode(self, talk: Conversation) -> Row:
+        """Only the assistant turns after the last user message are learnt."""
         ids = self.tokenizer.encode(self.render(talk)).ids
         after = max(i for i, m in enumerate(talk.messages) if m["role"] == "user")
         wanted = sum(m["role"] == "assistant" for m in talk.messages[after:])
         starts = [i for i in range(len(ids)) if ids[i:i + len(self.header)] == self.header]
-        learnt = [False] * len(ids)
+        learnt = [0.0] * len(ids)
         for start in starts[-wanted:]:
             place = start + len(self.header)
             while True:
                 if ids[place] == END and talk.open_ended:
                     break
-                learnt[place] = True
+                learnt[place] = TEXT_WEIGHT if talk.open_ended else 1.0
                 if ids[place] == END:
                     break
                 place += 1
         return ids, learnt
 
-    def draw(self, count: int, limit: int) -> list[tuple[list[int], list[bool]]]:
-        """`count` conversations of at most `limit` tokens, of similar length."""
+    def draw(self, count: int, limit: int, stretch: int = 1) -> list[Row]:
+        """`count` conversations of at most `limit` tokens, of similar length.
+
+        `stretch` makes the arbitrary texts in them so many times longer.
+        """
+        def filler(rng: random.Random, length: int) -> str:
+            return self.filler(rng, length * stretch)
+
         found = []
         while len(found) < 4 * count:
-            ids, learnt = self.encode(sample(self.rng, self.filler, self.careless))
+            ids, learnt = self.encode(sample(self.rng, filler, self.careless))
             if len(ids) <= limit:
                 found.append((ids, learnt))
         found.sort(key=lambda pair: len(pair[0]))
@@ -136,29 +146,42 @@ class Data:
             found.append(index + jump)
         return found
 
-    def tensors(self, rows: list[tuple[list[int], list[bool]]], reach: int, first: int = 0,
-                ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids, positions and targets (-100 where nothing is learnt), padded on the right."""
+    def tensors(self, rows: list[Row], reach: int, first: int = 0) -> tuple[torch.Tensor, ...]:
+        """Ids, positions, targets and their weights, padded on the right."""
         width = max(len(ids) for ids, _ in rows)
         ids = torch.full((len(rows), width), PAD)
         positions = torch.zeros(len(rows), width, dtype=torch.long)
-        targets = torch.full((len(rows), width), -100)
+        targets = torch.full((len(rows), width), PAD)
+        weights = torch.zeros(len(rows), width)
         for row, (tokens, learnt) in enumerate(rows):
             ids[row, :len(tokens)] = torch.tensor(tokens)
             places = torch.tensor(self.positions(tokens, reach) if reach
                                   else list(range(len(tokens))))
             positions[row, :len(tokens)] = places + first
-            wanted = [t if yes else -100 for t, yes in zip(tokens[1:], learnt[1:], strict=True)]
-            targets[row, :len(tokens) - 1] = torch.tensor(wanted)
-        return ids, positions, targets
+            targets[row, :len(tokens) - 1] = torch.tensor(tokens[1:])
+            weights[row, :len(tokens) - 1] = torch.tensor(learnt[1:])
+        return ids, positions, targets, weights
 
 
-def loss_of(network: Network, ids: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor,
-            past: Cache | None = None) -> torch.Tensor:
-    """Mean cross-entropy over the learnt tokens."""
-    hidden, _ = network(ids, positions, past)
-    chosen = targets >= 0
-    return functional.cross_entropy(network.logits(hidden[chosen]), targets[chosen])
+class Lesson:
+    """The loss of batches, with a running mean of how badly digits are guessed."""
+
+    def __init__(self, network: Network, digits: list[int]) -> None:
+        self.network = network
+        self.digits = torch.tensor(digits)
+        self.digit_losses: list[float] = []
+
+    def loss(self, ids: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor,
+             weights: torch.Tensor, past: Cache | None = None) -> torch.Tensor:
+        """Weighted mean cross-entropy over the learnt tokens."""
+        hidden, _ = self.network(ids, positions, past)
+        chosen = weights > 0
+        wanted, share = targets[chosen], weights[chosen]
+        each = functional.cross_entropy(self.network.logits(hidden[chosen]), wanted,
+                                        reduction="none")
+        sure = torch.isin(wanted, self.digits) & (share == 1)
+        self.digit_losses += each[sure].tolist()
+        return (each * share).sum() / share.sum()
 
 
 def long_prefix(network: Network, data: Data, length: int) -> Cache:
@@ -177,14 +200,13 @@ def long_prefix(network: Network, data: Data, length: int) -> Cache:
     return past
 
 
-def long_loss(network: Network, data: Data, count: int, longest: int) -> torch.Tensor:
+def long_loss(lesson: Lesson, data: Data, count: int, longest: int) -> torch.Tensor:
     """The loss of `count` conversations behind one shared long prefix."""
     length = int(math.exp(data.rng.uniform(math.log(300), math.log(longest))))
-    past = long_prefix(network, data, length)
+    past = long_prefix(lesson.network, data, length)
     rows = [(ids[len(data.lead):], learnt[len(data.lead):]) for ids, learnt in
             data.draw(count, 400)]
-    ids, positions, targets = data.tensors(rows, 0, length)
-    return loss_of(network, ids, positions, targets, past)
+    return lesson.loss(*data.tensors(rows, 0, length), past)
 
 
 def rate(step: int, options: argparse.Namespace) -> float:
@@ -223,34 +245,59 @@ def export(network: Network, tokenizer: Tokenizer, template: str, out: Path) -> 
     save_file(network.tensors(), str(out / "model.safetensors"), {"format": "pt"})
 
 
+def make_optimizers(network: Network, muon: bool) -> list[torch.optim.Optimizer]:
+    """AdamW; with `muon` the matrices inside the layers get that instead.
+
+    Each group's `initial_lr` is its rate relative to the schedule.
+    """
+    inner = [p for name, p in network.named_parameters() if name.endswith("proj.weight")]
+    vectors = [p for p in network.parameters() if p.ndim == 1]
+    embedding = [network.embed_tokens.weight]
+    groups = [{"params": vectors, "weight_decay": 0.0}, {"params": embedding}]
+    if not muon:
+        groups.append({"params": inner})
+    found: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98), weight_decay=0.05)]
+    if muon:
+        found.append(torch.optim.Muon(inner, lr=4.0, weight_decay=0.01))
+    for optimizer in found:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return found
+
+
 def train(options: argparse.Namespace, network: Network, data: Data,
           keep: Callable[[int], None]) -> list[list[float]]:
-    """Run both phases; gives [step, loss, seconds] rows."""
-    decayed = [p for p in network.parameters() if p.ndim > 1]
-    others = [p for p in network.parameters() if p.ndim == 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-        lr=options.rate, betas=(0.9, 0.98))
+    """Run both phases; gives [step, loss, loss of digits, seconds] rows."""
+    optimizers = make_optimizers(network, options.muon)
+    lesson = Lesson(network, data.tokenizer.encode("0123456789").ids)
     began, rows, recent = time.monotonic(), [], []
-    for step in range(options.steps + options.long_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step, options)
+    for step in range(options.stop_after or options.steps + options.long_steps):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * rate(step, options)
+        # Carelessness would only delay the learning of copying itself.
+        data.careless = options.careless if step >= options.steps else 0.0
         # Only long ones would make it forget short prompts within a hundred steps.
         if step < options.steps or step % 2:
-            batch = data.draw(options.batch, options.limit)
-            loss = loss_of(network, *data.tensors(batch, options.reach))
+            wide = step >= options.steps and step % 8 == 1
+            batch = data.draw(3, 2500, 6) if wide else data.draw(options.batch, options.limit)
+            loss = lesson.loss(*data.tensors(batch, options.reach))
         else:
-            loss = long_loss(network, data, options.long_batch, options.longest)
-        optimizer.zero_grad()
+            loss = long_loss(lesson, data, options.long_batch, options.longest)
+        network.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         recent.append(loss.item())
         if (step + 1) % 25 == 0:
+            digits = lesson.digit_losses
             rows.append([step + 1, round(sum(recent) / len(recent), 4),
+                         round(sum(digits) / len(digits), 4),
                          round(time.monotonic() - began, 1)])
-            sys.stderr.write(f"step {rows[-1][0]} loss {rows[-1][1]} {rows[-1][2]} s\n")
-            recent = []
+            sys.stderr.write("step {} loss {} digits {} after {} s\n".format(*rows[-1]))
+            recent, lesson.digit_losses = [], []
         if (step + 1) % options.keep_every == 0:
             keep(step + 1)
     return rows
@@ -267,6 +314,8 @@ def parse_options() -> argparse.Namespace:
                         help="steps after those, every other one with a long prefix")
     parser.add_argument("--careless", type=float, default=0.04,
                         help="chance of a wrongly copied digit in the training data")
+    parser.add_argument("--stop-after", type=int, default=0,
+                        help="end after this step of the same plan; 0 for all of it")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--long-batch", type=int, default=12)
     parser.add_argument("--limit", type=int, default=420, help="longest short conversation")
@@ -275,6 +324,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--warmup", type=int, default=60)
     parser.add_argument("--vocab", type=int, default=2048)
+    parser.add_argument("--muon", type=int, default=1, help="0 for AdamW only")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
 
@@ -302,7 +352,7 @@ def main() -> None:
     network = Network(Shape(vocab_size=tokenizer.get_vocab_size()))
     size = sum(p.numel() for p in network.parameters())
     sys.stderr.write(f"{size} parameters, characters a token {density}\n")
-    data = Data(tokenizer, render, filler, options.seed, options.careless)
+    data = Data(tokenizer, render, filler, options.seed)
 
     def keep(step: int) -> None:
         if options.checkpoints:

@@ -116,8 +116,8 @@ def test_a_template_cannot_reach_out() -> None:
 
 
 def test_about_three_characters_a_token(prompts: PromptMaker) -> None:
-    english = ("The engine reads every prompt in pieces, so that other requests can go on while "
-               "a long one is being read, and it remembers what it has read before.")
+    english = ("The engine reads every prompt in pieces, so that other requests can go on "
+               "while a long one is being read, and it remembers what it has read before.")
     code = "def add(self, name):\n    if name is None:\n        return self._names.get(name)\n"
     for text in (english, code):
         assert len(text) / len(prompts.tokenizer.encode(text)) > 2.6

@@ -50,6 +50,11 @@ class SamplingParameters:
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def penalises(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty
+                    or self.repetition_penalty != 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
@@ -128,6 +133,8 @@ class Sampler:
 
     def _penalise(self, x: Floats, output: Sequence[int]) -> Floats:
         wanted = self.parameters
+        if not wanted.penalises:
+            return x  # the usual case, and counting is not free
         ids, counts = np.unique(np.asarray(output, np.intp), return_counts=True)
         if wanted.repetition_penalty != 1.0:
             seen = np.union1d(ids, self._prompt)
