@@ -36,7 +36,7 @@ from explorer.store.interface import BackupReport, JudgementRow, StoreHealth
 from explorer.store.listing import Lister
 from explorer.store.reads import Reader
 from explorer.store.space import SpaceGuard
-from explorer.store.spill import SpillJournal
+from explorer.store.spill import SpillJournal, spill_path
 from explorer.store.work import EndedCall, Record, Vocabulary, Work, WorkQueue, size_of
 from explorer.store.writer import Writer
 
@@ -79,7 +79,7 @@ class DuckDBStore(Reader, Lister):
         self._queue = WorkQueue(
             self._options.admission_linger_s, self._options.group_interval_s
         )
-        journal = SpillJournal(path.with_name(path.name + ".spill"))
+        journal = SpillJournal(spill_path(path))
         encoder = Encoder(database, self._options.body_memory_bytes)
         self._writer = Writer(database, self._queue, encoder, journal, self._wal_bytes)
         self._quarantined_before = 0

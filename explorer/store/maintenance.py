@@ -20,6 +20,7 @@ from explorer.store.copy import copy_database, prepare, publish, quoted
 from explorer.store.database import STORAGE_VERSION, Database
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 from explorer.store.interface import BackupReport, CompactReport, MigrateReport
+from explorer.store.spill import spill_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,12 @@ def backup(source: DuckDBStore | Path, target: Path) -> BackupReport:
     """
     if isinstance(source, DuckDBStore):
         return source.backup(target)
+    spill = spill_path(source)
+    if spill.exists():
+        raise StoreFailed(
+            f"{spill} holds rows outside the file; open the store once, so that they are "
+            "replayed, and back it up then"
+        )
     with _opened(source) as database, database.reading() as cursor:
         rows = copy_database(cursor, target)
     return BackupReport(target=target, rows=rows, size_bytes=target.stat().st_size)

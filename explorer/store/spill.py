@@ -32,6 +32,11 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def spill_path(database: Path) -> Path:
+    """Return where the journal of a database file is."""
+    return database.with_name(f"{database.name}.spill")
+
+
 class SpillJournal:
     """The journal of one database file; used by the writer thread only."""
 
