@@ -56,7 +56,7 @@ class StoreOptions:
 
     min_free_bytes: int = 256 * 1024 * 1024
     body_memory_bytes: int = 128 * 1024 * 1024
-    admission_linger_s: float = 0.01
+    admission_linger_s: float = 0.02
     group_interval_s: float = 0.004
     threads: int = 1
     app_version: str = ""
