@@ -5,9 +5,6 @@ Owns: the order in which rooms start and stop, and which paths go to the proxy.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -21,12 +18,11 @@ from explorer.capture.credentials import SCOPE_KEY, take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
 from explorer.capture.proxy import CaptureProxy, ProxyOptions
-from explorer.engine.probe import certify
+from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
-from explorer.errors import EngineUnavailable, ExplorerError
+from explorer.errors import ExplorerError
 from explorer.export.judged import JudgedRollouts
 from explorer.records import (
-    CaptureLevel,
     Certificate,
     Rollout,
     TokenizerId,
@@ -40,10 +36,7 @@ from explorer.web.desk_access import ApiServices
 from explorer.web.services import Services
 from explorer.web.setup import mount
 
-log = logging.getLogger("explorer")
-
 _WIRE_PREFIXES = ("/v1/", "/v1beta/")
-_RETRY_PROBE_S = 5.0
 
 Vocabulary = Mapping[int, tuple[bytes, bool]]
 
@@ -63,7 +56,7 @@ class Application:
         self.store = store
         self.made_token = make_token()
         self.operator = Operator.of(settings, self.made_token)
-        self.certificate: Certificate | None = None
+        self.certifier = Certifier(engine, self._keep_certificate, now_us, settings.model)
         self.policy: Policy = replace(
             DEFAULT_POLICY, allow_uncertified=settings.allow_uncertified
         )
@@ -80,16 +73,19 @@ class Application:
                 keepalive_s=settings.keepalive_s,
                 top_logprobs=settings.top_logprobs,
             ),
-            level=self._level,
-            model=self._model,
+            view=self.certifier,
         )
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self._vocabularies: dict[TokenizerId, Vocabulary] = {}
         self._tokenizer_id: TokenizerId | None = None
-        self._probing: asyncio.Task[None] | None = None
         self._pages: App = cast("App", self._make_pages())
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts)
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The newest certificate of the engine."""
+        return self.certifier.latest
 
     def _make_pages(self) -> FastAPI:
         app = FastAPI(
@@ -155,42 +151,19 @@ class Application:
     async def start(self) -> None:
         """Engine up, certified; vocabulary kept; open rollouts known."""
         await self.engine.start()
-        await self._certify()
+        await self.certifier.start()
         await self.desk.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
-        if self._probing is not None:
-            self._probing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._probing
+        await self.certifier.stop()
         await self.proxy.stop()
         await self.engine.stop()
         await self.store.close()
 
-    async def _certify(self) -> None:
-        certificate = await certify(self.engine, now_us())
-        self.certificate = certificate
-        if certificate.engine_name == "unreachable":
-            # Not sticky: the engine may come up later, and is probed again until then.
-            log.warning("engine not reachable yet: %s", "; ".join(certificate.failures))
-            if self._probing is None or self._probing.done():
-                self._probing = asyncio.create_task(self._probe_again())
-            return
+    async def _keep_certificate(self, certificate: Certificate) -> None:
         await self.store.add_certificate(certificate)
         await self._keep_vocabulary(certificate)
-        for failure in certificate.failures:
-            log.warning("engine: %s", failure)
-
-    async def _probe_again(self) -> None:
-        while self.certificate is None or self.certificate.engine_name == "unreachable":
-            await asyncio.sleep(_RETRY_PROBE_S)
-            try:
-                facts = await self.engine.facts()
-            except EngineUnavailable:
-                continue
-            log.info("engine %s answers now", facts.name)
-            await self._certify()
 
     async def _keep_vocabulary(self, certificate: Certificate) -> None:
         pieces = await self.engine.vocabulary()
@@ -232,19 +205,6 @@ class Application:
             certificate_id=certificate.certificate_id,
             app_version=__version__,
         )
-
-    def _level(self) -> CaptureLevel:
-        certificate = self.certificate
-        if certificate is None or certificate.engine_name == "unreachable":
-            # Ask for everything: the reply decides, and a wrong guess loses nothing.
-            return CaptureLevel.TOKENS
-        return certificate.capture_level
-
-    def _model(self) -> str | None:
-        certificate = self.certificate
-        if certificate is None or certificate.model == "unknown":
-            return self.settings.model
-        return certificate.model
 
 
 def logging_config(level: str) -> dict[str, Any]:

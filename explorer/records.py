@@ -6,6 +6,8 @@ Must not know: HTTP, the database, the clock, any dialect or engine.
 Units: every ``*_us`` field is microseconds since the Unix epoch (UTC); every
 ``*_ms`` field is a duration in milliseconds. Token ids are ``int32`` arrays and
 logprobs ``float32`` arrays, one-dimensional, little-endian when written out.
+
+Size: the records name each other; in two modules every reader would need both.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ LogprobArray = NDArray[np.float32]
 # A logprob that the engine sent as null (or did not send) is this one NaN, so
 # that "missing" can never be read as a number and survives a round trip as bytes.
 NULL_LOGPROB_BITS = 0x7FC00001
+# The certificate id of a call made while nothing was proved about the engine: it had
+# just failed or changed, and had not been probed again.
+NOT_CERTIFIED = "none"
 # vLLM clamps -inf to this value and uses it for missing entries: no number at all.
 SENTINEL_LOGPROB = -9999.0
 
@@ -242,6 +247,8 @@ class Call:
     ``prompt_delta`` holds the prompt ids after the first ``prefix_len`` tokens of
     the stored parent's prompt+completion; a root has ``prefix_len`` 0.
     ``logprobs`` has one entry per completion id, or is None when not captured.
+    ``certificate_id`` names what was proved about the engine when it answered; None
+    leaves it to the rollout's own certificate, `NOT_CERTIFIED` says nothing was.
     ``top_logprobs`` is None or the engine's alternatives as JSON bytes: a list,
     one entry per completion id, of ``[token_id | null, text, logprob]`` triples.
     """
@@ -269,6 +276,7 @@ class Call:
     weight_version_start: int | None = None
     weight_version_end: int | None = None
     engine_weight_label: str | None = None
+    certificate_id: str | None = None
     requested_sampling: dict[str, Any] = field(default_factory=dict)
     submitted_sampling: dict[str, Any] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
@@ -379,7 +387,11 @@ class Override:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RolloutRecord:
-    """Everything the judge reads about one rollout; calls in admission order."""
+    """Everything the judge reads about one rollout; calls in admission order.
+
+    ``certificate`` is the one in force when the rollout was made, ``certificates`` are
+    those that its calls name.
+    """
 
     rollout: Rollout
     events: tuple[RolloutEvent, ...]
@@ -387,3 +399,13 @@ class RolloutRecord:
     certificate: Certificate | None = None
     overrides: tuple[Override, ...] = ()
     open_calls: tuple[Admission, ...] = ()
+    certificates: tuple[Certificate, ...] = ()
+
+    def certificate_of(self, call: Call) -> Certificate | None:
+        """What was proved about the engine when it answered this call."""
+        if call.certificate_id is None:
+            return self.certificate
+        known = (*self.certificates, *((self.certificate,) if self.certificate else ()))
+        return next(
+            (found for found in known if found.certificate_id == call.certificate_id), None
+        )

@@ -55,6 +55,12 @@ CLAIM_HEADERS = frozenset(
         "x-app",
         "originator",
         "idempotency-key",
+        "session-id",
+        "thread-id",
+        "parent-thread-id",
+        "x-codex-parent-thread-id",
+        "x-claude-code-session-id",
+        "x-claude-code-agent-id",
     ]
 )
 
@@ -114,8 +120,9 @@ class Draft:
         reply: EngineReply,
         parsed: ParsedReply,
         weight_version: int | None,
+        certificate_id: str,
     ) -> None:
-        """The engine replied, well or not."""
+        """The engine replied, well or not; `certificate_id` says what is proved of it."""
         self._reply = reply
         text = parsed.message.get("content") or parsed.message.get("reasoning") or ""
         self._facts |= {
@@ -129,6 +136,7 @@ class Draft:
             "model_served": parsed.model,
             "engine_weight_label": parsed.weight_label,
             "weight_version_end": weight_version,
+            "certificate_id": certificate_id,
             "logprobs": parsed.logprobs,
             "top_logprobs": parsed.top_logprobs,
             "usage_prompt": parsed.usage.get("prompt"),

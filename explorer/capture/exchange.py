@@ -26,6 +26,7 @@ from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.errors import ExplorerError
 from explorer.records import (
+    NOT_CERTIFIED,
     Admission,
     Call,
     CallId,
@@ -64,6 +65,8 @@ class CallContext:
     Attributes:
         place: finds the stored parent of (prompt ids, completion ids).
         weight_version: reads the announced policy version now.
+        certificate: reads which certificate of the engine is in force now; given the
+            fingerprint that a reply carries, `NOT_CERTIFIED` when it is another engine's.
         hold_s: how long a stream's status line is held back (seconds).
         keepalive_s: time between comments on a held stream (seconds).
     """
@@ -74,6 +77,7 @@ class CallContext:
     plan: SamplingPlan
     place: Callable[[IdArray, IdArray], Placement]
     weight_version: Callable[[], int | None]
+    certificate: Callable[[str | None], str]
     timeout_s: float = 900.0
     hold_s: float = 5.0
     keepalive_s: float = 5.0
@@ -97,6 +101,7 @@ class Exchange:
         self.call: Call | None = None
         self._draft = Draft(context.call_id, context.rollout.rollout_id, context.sequence)
         self._request: NeutralRequest | None = None
+        self._certificate_at_start = NOT_CERTIFIED
         self._headers_sent = False
         self._client_here = True
         # What to send once the record is durable: whole bodies, ready made.
@@ -141,6 +146,7 @@ class Exchange:
         self._request = request
         shaped = shape(request, context.plan)
         self._draft.asked(request, shaped, context.weight_version())
+        self._certificate_at_start = context.certificate(None)
         self.state = State.ASKING
         commands: list[ev.Command] = [
             ev.Admit(
@@ -176,7 +182,13 @@ class Exchange:
         reply = event.reply
         shaped = self._shaped
         parsed = parse_reply(reply.status, reply.body, max_tokens=shaped.max_tokens)
-        self._draft.answered(event.time_us, reply, parsed, self.context.weight_version())
+        self._draft.answered(
+            event.time_us,
+            reply,
+            parsed,
+            self.context.weight_version(),
+            self._certificate_id(parsed),
+        )
         if parsed.failure not in (None, FailureKind.ENGINE_ABORTED):
             return self._upstream_failed(event.time_us, reply, parsed)
         assert parsed.body is not None
@@ -192,6 +204,11 @@ class Exchange:
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
         call = self._draft.finished(status, 200, served["id"], digest.hexdigest())
         return self._commit(self._placed(call, parsed))
+
+    def _certificate_id(self, parsed: ParsedReply) -> str:
+        """A certificate that changed while the engine worked proves nothing."""
+        now = self.context.certificate(parsed.fingerprint)
+        return now if now == self._certificate_at_start else NOT_CERTIFIED
 
     def _placed(self, call: Call, parsed: ParsedReply) -> Call:
         """The call with its tokens as a delta against the stored parent."""

@@ -15,7 +15,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from explorer.capture import events as ev
 from explorer.capture.body import ClientDisconnected, Receive, read_body
@@ -56,6 +56,27 @@ class ProxyOptions:
     top_logprobs: int
 
 
+class EngineView(Protocol):
+    """What the application knows about its engine at any moment."""
+
+    def level(self) -> CaptureLevel:
+        """The capture level that the engine is certified for."""
+        ...
+
+    def model(self) -> str | None:
+        """The model name to ask for; None keeps the caller's."""
+        ...
+
+    def certificate(self, fingerprint: str | None) -> str:
+        """The id of the certificate in force, or `NOT_CERTIFIED`; a fingerprint that is
+        not the certified one makes the engine be probed again."""
+        ...
+
+    def trouble(self) -> None:
+        """The engine failed to answer: it may come back as another one."""
+        ...
+
+
 class CaptureProxy:
     """The wire routes.
 
@@ -63,8 +84,7 @@ class CaptureProxy:
         desk: finds rollouts by key.
         engine: samples.
         store: makes calls durable.
-        level: reads the capture level that the engine is certified for now.
-        model: reads the engine's model name now.
+        view: what is known about the engine now.
     """
 
     def __init__(
@@ -73,15 +93,13 @@ class CaptureProxy:
         engine: Engine,
         store: Store,
         options: ProxyOptions,
-        level: Callable[[], CaptureLevel],
-        model: Callable[[], str | None],
+        view: EngineView,
     ) -> None:
         self._desk = desk
         self._engine = engine
         self._store = store
         self._options = options
-        self._level = level
-        self._model = model
+        self._view = view
         self._drivers: set[_Driver] = set()
         self._idle = asyncio.Event()
         self._stopping = False
@@ -105,7 +123,7 @@ class CaptureProxy:
         if path == "/v1/chat/completions" and method == "POST":
             await self._call(scope, receive, send)
         elif path == "/v1/models" and method in ("GET", "HEAD"):
-            body = chat.models_body([self._model() or "unknown"], now_us() // 1_000_000)
+            body = chat.models_body([self._view.model() or "unknown"], now_us() // 1_000_000)
             await send_body(send, 200, body if method == "GET" else b"")
         elif path in ("", "/v1") and method in ("GET", "HEAD"):
             await send_body(send, 200, b'{"status":"ok"}' if method == "GET" else b"")
@@ -145,14 +163,15 @@ class CaptureProxy:
             rollout=rollout,
             sequence=live.take_sequence(),
             plan=SamplingPlan(
-                level=self._level(),
+                level=self._view.level(),
                 purpose=rollout.purpose,
                 sampling=rollout.sampling,
                 top_logprobs=options.top_logprobs,
-                model=self._model(),
+                model=self._view.model(),
             ),
             place=live.lineage.place,
             weight_version=lambda: self._desk.weight_version,
+            certificate=self._view.certificate,
             timeout_s=options.engine_timeout_s,
             hold_s=options.hold_s,
             keepalive_s=options.keepalive_s,
@@ -276,6 +295,7 @@ class _Driver:
         except EngineTimeout as error:
             self.push(ev.EngineBroke(now_us(), FailureKind.UPSTREAM_TIMEOUT, error.message))
         except UpstreamFailed as error:
+            self._proxy._view.trouble()
             self.push(ev.EngineBroke(now_us(), FailureKind.UPSTREAM_UNREACHABLE, error.message))
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
             self.push(

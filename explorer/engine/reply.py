@@ -53,6 +53,7 @@ class ParsedReply:
     stop_reason: str | None = None
     level: CaptureLevel = CaptureLevel.TEXT
     upstream_id: str | None = None
+    fingerprint: str | None = None
     model: str | None = None
     weight_label: str | None = None
     weight_versions: tuple[str, ...] = ()
@@ -164,6 +165,7 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
         stop_reason=None if stop is None else str(stop),
         level=level,
         upstream_id=_text(body.get("id")),
+        fingerprint=_text(body.get("system_fingerprint")),
         model=_text(body.get("model")),
         weight_label=",".join(versions) or None,
         weight_versions=versions,

@@ -143,6 +143,7 @@ def _turn(
 
 def _turn_metadata(record: RolloutRecord, judgement: Judgement, call: Call) -> dict[str, Any]:
     node = judgement.tree.nodes[call.call_id]
+    certificate = record.certificate_of(call)
     return {
         # OpenEnv's own entries repeat the id here, and its round trip expects it.
         "node_id": call.call_id,
@@ -157,9 +158,7 @@ def _turn_metadata(record: RolloutRecord, judgement: Judgement, call: Call) -> d
         "weight_version_start": call.weight_version_start,
         "weight_version_end": call.weight_version_end,
         "chain_hash": None if call.chain_hash is None else call.chain_hash.hex(),
-        "certificate_id": None
-        if record.certificate is None
-        else record.certificate.certificate_id,
+        "certificate_id": None if certificate is None else certificate.certificate_id,
     }
 
 
@@ -170,6 +169,7 @@ def _provenance(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
         "reward": judgement.state.reward,
         "ok": judgement.state.ok,
         "certificate": None if record.certificate is None else asdict(record.certificate),
+        "certificates": [asdict(certificate) for certificate in record.certificates],
         "policy": judgement.policy.describe(),
         "notices": judgement.notices,
         "inputs_sha256": judgement.inputs_sha256,

@@ -215,6 +215,12 @@ _TABLE = (
         "",
         _M.UNCERTIFIED,
     ),
+    FindingSpec(
+        "raw_coincides",
+        _I,
+        "Logprobs are raw, but calls drawn at temperature 1 without truncation, penalties "
+        "or constraints have the same processed ones.",
+    ),
     FindingSpec("logprobs_accepted", _W, "A person accepted logprobs that are not certified."),
     FindingSpec("multiple_roots", _W, "The agent's work starts in more than one place."),
     FindingSpec("prefix_break", _W, "A prompt left the sequence it might have continued."),

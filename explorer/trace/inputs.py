@@ -20,7 +20,7 @@ from explorer.records import Call, RolloutRecord
 from explorer.trace.policy import Policy
 
 # Raise when a rule changes, so that no cache serves an older judge's answer.
-JUDGE_VERSION = 1
+JUDGE_VERSION = 2
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 _ARRAYS = ("prompt_delta", "completion", "logprobs")
@@ -35,6 +35,7 @@ def hash_inputs(record: RolloutRecord, policy: Policy) -> str:
         "rollout": asdict(record.rollout),
         "events": [asdict(event) for event in record.events],
         "certificate": None if record.certificate is None else asdict(record.certificate),
+        "certificates": [asdict(certificate) for certificate in record.certificates],
         "overrides": [asdict(override) for override in record.overrides],
         "open_calls": [asdict(admission) for admission in record.open_calls],
         "policy": policy.describe(),

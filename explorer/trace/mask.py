@@ -25,6 +25,7 @@ from explorer.records import (
     Call,
     CallId,
     CallStatus,
+    CaptureLevel,
     Certificate,
     Finding,
     LogprobKind,
@@ -175,10 +176,42 @@ def excluded(call: Call, overrides: Iterable[Override]) -> bool:
     )
 
 
+# What a request must have said explicitly for raw and processed logprobs to coincide.
+_PLAIN: dict[str, tuple[float, ...]] = {
+    "temperature": (1.0,),
+    "top_p": (1.0,),
+    "top_k": (-1, 0),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+}
+
+
+def sampled_plainly(call: Call) -> bool:
+    """Whether the call was drawn from the network's own distribution: temperature 1, no
+    truncation, penalty or constraint, each stated in what was submitted."""
+    sent = call.submitted_sampling
+    return not call.constraints and all(
+        key in sent and sent[key] in allowed for key, allowed in _PLAIN.items()
+    )
+
+
+def raw_coincides(call: Call, certificate: Certificate | None) -> bool:
+    """Whether raw logprobs, proved to be raw, are the processed ones for this call."""
+    return (
+        certificate is not None
+        and certificate.certifiable
+        and certificate.capture_level is CaptureLevel.TOKENS
+        and certificate.logprob_kind is LogprobKind.RAW
+        and sampled_plainly(call)
+    )
+
+
 def logprobs_accepted(
     policy: Policy, overrides: Iterable[Override], certificate: Certificate | None
 ) -> bool:
-    """Whether the engine's logprobs count as what training needs."""
+    """Whether the engine's logprobs count as what training needs, whatever the call."""
     if certificate is not None:
         if certificate.passing:
             return True
@@ -209,7 +242,8 @@ def _whole_call(
     by_data = _by_data(findings)
     if by_data is not None:
         return by_data
-    if not logprobs_accepted(policy, mine, certificate):
+    proved = raw_coincides(call, certificate) or logprobs_accepted(policy, mine, certificate)
+    if not proved:
         return MaskReason.UNCERTIFIED
     return _by_sampling(call, policy, mine)
 

@@ -26,7 +26,7 @@ from explorer.records import (
 )
 from explorer.trace.breaks import BreakCause
 from explorer.trace.findings import make_finding
-from explorer.trace.mask import CallMask, logprobs_accepted
+from explorer.trace.mask import CallMask, logprobs_accepted, raw_coincides
 from explorer.trace.policy import Policy
 from explorer.trace.roles import RoleDecision, live, sibling_groups
 from explorer.trace.state import RolloutState
@@ -91,25 +91,44 @@ def _turns(decided: Decided) -> Iterator[Finding]:
 
 
 def _engine(decided: Decided) -> Iterator[Finding]:
-    certificate = decided.record.certificate
-    if certificate is not None and certificate.passing:
-        return
-    accepts = [item for item in decided.record.overrides if item.kind == "accept_logprobs"]
-    for item in accepts:
-        detail = f"By {item.who}: {item.reason}"
-        yield make_finding("logprobs_accepted", decided.where(item.call_id), detail)
-    general = [item for item in accepts if item.call_id is None]
-    refused = not logprobs_accepted(decided.policy, general, certificate) and (
-        not accepts
-        or any(
-            decided.masks[node.call_id].reason is MaskReason.UNCERTIFIED
-            for node in decided.agent_calls()
-        )
-    )
-    code = engine_code(certificate)
-    detail = "" if certificate is None else "; ".join(certificate.failures)
-    grade = Grade.FATAL if refused else Grade.WARN
-    yield make_finding(code, decided.where(), detail, grade)
+    """What the engine's certificates leave unproved: one finding for each of them."""
+    record = decided.record
+    general = []
+    for item in record.overrides:
+        if item.kind == "accept_logprobs":
+            detail = f"By {item.who}: {item.reason}"
+            yield make_finding("logprobs_accepted", decided.where(item.call_id), detail)
+            general += [item] if item.call_id is None else []
+    agent = decided.agent_calls()
+    by_id = {call.call_id: call for call in record.calls}
+    groups: dict[str, tuple[Certificate | None, list[Call]]] = {}
+    for node in agent:
+        call = by_id[node.call_id]
+        certificate = record.certificate_of(call)
+        name = certificate.certificate_id if certificate is not None else ""
+        groups.setdefault(name, (certificate, []))[1].append(call)
+    if not groups:
+        groups[""] = (record.certificate, [])
+    for certificate, calls in groups.values():
+        if certificate is not None and certificate.passing:
+            continue
+        plain = [call for call in calls if raw_coincides(call, certificate)]
+        if plain:
+            yield make_finding("raw_coincides", decided.where(), f"{len(plain)} calls")
+            if len(plain) == len(calls):
+                continue
+        masked = [
+            call
+            for call in calls
+            if decided.masks[call.call_id].reason is MaskReason.UNCERTIFIED
+        ]
+        accepted = logprobs_accepted(decided.policy, general, certificate)
+        refused = bool(masked) or (not calls and not accepted)
+        detail = "" if certificate is None else "; ".join(certificate.failures)
+        whole = len(groups) == 1
+        where = decided.where(None if whole or not masked else masked[0].call_id)
+        grade = Grade.FATAL if refused else Grade.WARN
+        yield make_finding(engine_code(certificate), where, detail, grade)
 
 
 def engine_code(certificate: Certificate | None) -> str:

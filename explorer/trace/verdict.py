@@ -167,7 +167,7 @@ def _masks(
             roles[node.call_id],
             policy,
             [*per_call[None], *per_call[node.call_id]],
-            record.certificate,
+            record.certificate_of(by_id[node.call_id]),
             found[node.call_id],
             Lineage(node.prompt_len, parent),
         )
@@ -204,10 +204,16 @@ def _finding_reasons(findings: tuple[Finding, ...]) -> list[Reason]:
 
 
 def _notices(record: RolloutRecord, policy: Policy) -> tuple[str, ...]:
-    certificate = record.certificate
+    found = {
+        engine_code(certificate): certificate
+        for certificate in map(record.certificate_of, record.calls or ())
+        if certificate is None or not certificate.passing
+    }
+    if not record.calls and (record.certificate is None or not record.certificate.passing):
+        found[engine_code(record.certificate)] = record.certificate
     notices = []
-    if certificate is None or not certificate.passing:
-        what = FINDINGS[engine_code(certificate)].meaning
+    for code, certificate in found.items():
+        what = FINDINGS[code].meaning
         if logprobs_accepted(policy, (), certificate):
             raw = "accept_raw" if not policy.allow_uncertified else "allow_uncertified"
             notices.append(f"Uncertified engine accepted by the operator ({raw}): {what}")

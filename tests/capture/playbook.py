@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +36,7 @@ def make_exchange(
     level: CaptureLevel = CaptureLevel.TOKENS,
     purpose: Purpose = Purpose.TRAIN,
     sampling: dict[str, Any] | None = None,
+    certificate: Callable[[str | None], str] | None = None,
 ) -> Exchange:
     """A new exchange of `ROLLOUT`."""
     return Exchange(
@@ -46,6 +47,7 @@ def make_exchange(
             plan=SamplingPlan(level, purpose, sampling or {}, model="m"),
             place=(lineage or Lineage()).place,
             weight_version=lambda: 3,
+            certificate=certificate or (lambda fingerprint: "cert"),
             timeout_s=9.0,
         )
     )

@@ -11,7 +11,7 @@ import pytest
 from explorer.capture import events as ev
 from explorer.capture.exchange import Exchange, State
 from explorer.capture.lineage import Lineage
-from explorer.records import BodyKind, CallStatus, CaptureLevel, FailureKind
+from explorer.records import NOT_CERTIFIED, BodyKind, CallStatus, CaptureLevel, FailureKind
 from explorer.wire import chat, sse
 from tests.capture.playbook import (
     TIME,
@@ -330,3 +330,32 @@ def test_an_empty_tool_manifest_is_not_sent() -> None:
     body = only(exchange.handle(received(tools=[], tool_choice="auto")), ev.Ask).request.body
     assert "tools" not in body
     assert "tool_choice" not in body
+
+
+def certificate_id(now: list[str], **reply: Any) -> str | None:
+    """The certificate recorded for a call, `now` being read at the start and at the end."""
+    exchange = make_exchange(certificate=lambda fingerprint: now.pop(0))
+    exchange.handle(received())
+    call = only(exchange.handle(answered(completion() | reply)), ev.Commit).call
+    assert isinstance(call.certificate_id, str)
+    return call.certificate_id
+
+
+def test_a_call_names_the_certificate_that_held_from_start_to_end() -> None:
+    assert certificate_id(["one", "one"]) == "one"
+    assert certificate_id(["one", "two"]) == NOT_CERTIFIED
+    assert certificate_id([NOT_CERTIFIED, "two"]) == NOT_CERTIFIED
+    assert certificate_id(["one", NOT_CERTIFIED]) == NOT_CERTIFIED
+
+
+def test_the_replys_fingerprint_is_shown_to_the_certificate() -> None:
+    seen: list[str | None] = []
+
+    def certificate(fingerprint: str | None) -> str:
+        seen.append(fingerprint)
+        return "one"
+
+    exchange = make_exchange(certificate=certificate)
+    exchange.handle(received())
+    exchange.handle(answered(completion() | {"system_fingerprint": "vllm-1"}))
+    assert seen == [None, "vllm-1"]

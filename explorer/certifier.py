@@ -1,0 +1,113 @@
+"""Keeps the certificate of the engine in force: probes at start, and again when in doubt.
+
+Owns: when an engine counts as certified. After a failure to answer, or a reply with
+another fingerprint, nothing is proved until a new probe has passed; calls that end in
+between are recorded as not certified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from explorer.engine.probe import certify
+from explorer.engine.protocol import Engine
+from explorer.records import NOT_CERTIFIED, CaptureLevel, Certificate
+
+log = logging.getLogger(__name__)
+
+UNREACHABLE = "unreachable"
+FIRST_RETRY_S, RETRY_S = 0.2, 5.0
+
+
+class Certifier:
+    """The engine as the proxy may see it.
+
+    Args:
+        engine: started.
+        keep: makes a new certificate durable.
+        now_us: the clock (microseconds).
+        model: name to ask for while no certificate says one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        keep: Callable[[Certificate], Awaitable[None]],
+        now_us: Callable[[], int],
+        model: str | None,
+    ) -> None:
+        self._engine = engine
+        self._keep = keep
+        self._now_us = now_us
+        self._default_model = model
+        self._doubt = True
+        self._task: asyncio.Task[None] | None = None
+        self.latest: Certificate | None = None
+
+    async def start(self) -> None:
+        """The first probe; an engine that is away is probed again until it answers."""
+        await self._probe()
+        if self._doubt:
+            self._again()
+
+    async def stop(self) -> None:
+        """Ends a probe that is under way."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _probe(self) -> None:
+        certificate = await certify(self._engine, self._now_us())
+        self.latest = certificate
+        for failure in certificate.failures:
+            log.warning("engine: %s", failure)
+        if certificate.engine_name == UNREACHABLE:
+            return
+        await self._keep(certificate)
+        self._doubt = False
+
+    def _again(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._until_certain())
+
+    async def _until_certain(self) -> None:
+        wait_s = FIRST_RETRY_S
+        while self._doubt:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_S)
+            await self._probe()
+
+    def level(self) -> CaptureLevel:
+        """What the engine is asked for; everything, while nothing is known: the reply
+        decides, and a wrong guess loses nothing."""
+        if self.latest is None or self.latest.engine_name == UNREACHABLE:
+            return CaptureLevel.TOKENS
+        return self.latest.capture_level
+
+    def model(self) -> str | None:
+        """The model name to ask for; None keeps the caller's."""
+        if self.latest is None or self.latest.model == "unknown":
+            return self._default_model
+        return self.latest.model
+
+    def certificate(self, fingerprint: str | None) -> str:
+        """The certificate in force, or `NOT_CERTIFIED` while in doubt."""
+        latest = self.latest
+        if self._doubt or latest is None:
+            return NOT_CERTIFIED
+        known = latest.fingerprint
+        if None not in (fingerprint, known) and fingerprint != known:
+            log.warning("engine: fingerprint %s became %s: probing again", known, fingerprint)
+            self.trouble()
+            return NOT_CERTIFIED
+        return latest.certificate_id
+
+    def trouble(self) -> None:
+        """The engine may be another one when it answers next."""
+        self._doubt = True
+        self._again()
