@@ -136,12 +136,19 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights under the names of the Hugging Face format."""
-        found = {}
-        for name, value in self.state_dict().items():
-            parts = name.split(".")
-            if parts[0] == "layers" and parts[2][0] in "qkvo":
-                parts.insert(2, "self_attn")
-            elif parts[0] == "layers" and parts[2].endswith("_proj"):
-                parts.insert(2, "mlp")
-            found["model." + ".".join(parts)] = value.detach().clone().contiguous()
-        return found
+        return {public_name(name): value.detach().clone().contiguous()
+                for name, value in self.state_dict().items()}
+
+    def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
+        """The reverse of `tensors`."""
+        self.load_state_dict({name: tensors[public_name(name)] for name in self.state_dict()})
+
+
+def public_name(name: str) -> str:
+    """What the Hugging Face format calls one of our weights."""
+    parts = name.split(".")
+    if parts[0] == "layers" and parts[2][0] in "qkvo":
+        parts.insert(2, "self_attn")
+    elif parts[0] == "layers" and parts[2].endswith("_proj"):
+        parts.insert(2, "mlp")
+    return "model." + ".".join(parts)

@@ -36,6 +36,7 @@ def tool(name: str, **parameters: str) -> dict[str, Any]:
 CALCULATOR = tool("calculator", a="integer", b="integer", op="string")
 LOOKUP = tool("lookup", table="string")
 BASH = tool("bash", command="string")
+BASH_WITH_LIMIT = tool("bash", command="string", timeout="number")
 DISTRACTORS = (
     tool("read", path="string", offset="integer", limit="integer"),
     tool("edit", path="string", edits="array"),
@@ -192,7 +193,9 @@ def solve(pupil: Pupil, task: Task, shell: bool, submit: bool) -> list[Message]:
     turns: list[Message] = []
     lead = ""
     if task.item:
-        turns.append(assistant("I need the prices, so I call lookup.", "",
+        wanted = f"the price of {task.item}" + (
+            f" and the price of {task.second}" if task.second else "")
+        turns.append(assistant(f"I need {wanted}, so I call lookup.", "",
                                ("lookup", {"table": "prices"})))
         turns.append({"role": "tool", "tool_call_id": "call", "content": task.table})
         prices = dict(task.prices)
@@ -223,7 +226,7 @@ def solve(pupil: Pupil, task: Task, shell: bool, submit: bool) -> list[Message]:
 
 def toolset(rng: random.Random, wanted: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The wanted tools in any order, sometimes among others."""
-    chosen = list(wanted)
+    chosen = [BASH_WITH_LIMIT if one is BASH and rng.random() < 0.4 else one for one in wanted]
     if rng.random() < 0.4:
         chosen += rng.sample(DISTRACTORS, rng.randint(1, 3))
     rng.shuffle(chosen)
@@ -246,7 +249,7 @@ def system_message(rng: random.Random, filler: Filler) -> list[Message]:
 
 def episode(rng: random.Random, filler: Filler, careless: float) -> Conversation:
     """A tool task from the question to the answer."""
-    if rng.random() < 0.5:
+    if rng.random() < 0.6:
         task, shell, tools = price_task(rng), False, [CALCULATOR, LOOKUP]
     else:
         task, shell = sum_task(rng), rng.random() < 0.25

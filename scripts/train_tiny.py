@@ -23,7 +23,7 @@ from typing import Any
 
 import jinja2.sandbox
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 
@@ -277,11 +277,12 @@ def train(options: argparse.Namespace, network: Network, data: Data,
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * rate(step, options)
         # Carelessness would only delay the learning of copying itself.
-        data.careless = options.careless if step >= options.steps else 0.0
+        late = step >= options.steps or options.resume is not None
+        data.careless = options.careless if late else 0.0
         # Only long ones would make it forget short prompts within a hundred steps.
         if step < options.steps or step % 2:
-            wide = step >= options.steps and step % 8 == 1
-            batch = data.draw(3, 2500, 6) if wide else data.draw(options.batch, options.limit)
+            wide = step >= options.steps and step % 4 == 1
+            batch = data.draw(2, 2000, 5) if wide else data.draw(options.batch, options.limit)
             loss = lesson.loss(*data.tensors(batch, options.reach))
         else:
             loss = long_loss(lesson, data, options.long_batch, options.longest)
@@ -307,17 +308,18 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, default=Path("explorer/engine/tiny/weights"))
     parser.add_argument("--checkpoints", type=Path, help="also keep a model here now and then")
+    parser.add_argument("--resume", type=Path, help="a model folder to go on from")
     parser.add_argument("--keep-every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=1000, help="short steps")
-    parser.add_argument("--long-steps", type=int, default=700,
+    parser.add_argument("--steps", type=int, default=650, help="short steps")
+    parser.add_argument("--long-steps", type=int, default=550,
                         help="steps after those, every other one with a long prefix")
     parser.add_argument("--careless", type=float, default=0.04,
                         help="chance of a wrongly copied digit in the training data")
     parser.add_argument("--stop-after", type=int, default=0,
                         help="end after this step of the same plan; 0 for all of it")
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--long-batch", type=int, default=12)
+    parser.add_argument("--long-batch", type=int, default=8)
     parser.add_argument("--limit", type=int, default=420, help="longest short conversation")
     parser.add_argument("--longest", type=int, default=8000, help="longest prefix, tokens")
     parser.add_argument("--reach", type=int, default=8000, help="largest position jump")
@@ -325,7 +327,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=60)
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--muon", type=int, default=1, help="0 for AdamW only")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 
 
@@ -347,9 +349,14 @@ def main() -> None:
     here = Path(__file__).resolve().parent.parent
     template = (here / "explorer/engine/tiny/weights/chat_template.jinja").read_text("utf-8")
     render = make_renderer(template)
-    tokenizer = train_tokenizer(corpus, filler, render, options.vocab)
+    if options.resume is None:
+        tokenizer = train_tokenizer(corpus, filler, render, options.vocab)
+    else:
+        tokenizer = Tokenizer.from_file(str(options.resume / "tokenizer.json"))
     density = measure_tokenizer(tokenizer, corpus)
     network = Network(Shape(vocab_size=tokenizer.get_vocab_size()))
+    if options.resume is not None:
+        network.load_tensors(load_file(options.resume / "model.safetensors"))
     size = sum(p.numel() for p in network.parameters())
     sys.stderr.write(f"{size} parameters, characters a token {density}\n")
     data = Data(tokenizer, render, filler, options.seed)
