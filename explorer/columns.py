@@ -166,6 +166,7 @@ _CALL_DETAIL = (
     Column("upstream_id", Kind.TEXT, "The engine's id of the reply."),
     Column("model_requested", Kind.TEXT, "Model name the harness asked for."),
     Column("engine_weight_label", Kind.TEXT, "The engine's own weight version string."),
+    Column("certificate_id", Kind.TEXT, "Certificate in force; `none`: nothing was proved."),
     Column("requested_sampling", Kind.JSON, "Sampling values the harness asked for."),
     Column("submitted_sampling", Kind.JSON, "Sampling values sent to the engine."),
     Column("constraints", Kind.JSON, "What constrained the sampler.", unit="array"),

@@ -174,8 +174,10 @@ class Reader:
             event_rows = cursor.execute(_SQL["events"], [rollout_id]).fetchall()
             call_rows = cursor.execute(_SQL["calls"], [rollout_id]).fetchall()
             certificate = _certificate(cursor, rollout.certificate_id)
+            calls = _decode_all(decode_call, (row for row in call_rows if row[1]))
+            named = sorted({call.certificate_id for call in calls if call.certificate_id})
+            certificates = [_certificate(cursor, each) for each in named]
         events = _decode_all(rows.decode_event, event_rows)
-        calls = _decode_all(decode_call, (row for row in call_rows if row[1]))
         ended = {call.call_id for call in calls}
         return RolloutRecord(
             rollout=rollout,
@@ -189,6 +191,7 @@ class Reader:
                 decode_admission,
                 (row for row in call_rows if not row[1] and row[0] not in ended),
             ),
+            certificates=tuple(found for found in certificates if found is not None),
         )
 
     def record_stamp(self, rollout_id: RolloutId) -> tuple[int, int]:
