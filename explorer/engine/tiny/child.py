@@ -14,14 +14,10 @@ import os
 import queue
 import sys
 import threading
-from pathlib import Path
 from typing import Any, BinaryIO
-
-import orjson
 
 from explorer.engine.tiny.frames import BrokenFrame, pack, read_frame
 from explorer.engine.tiny.runtime import Answer, TinyOptions, TinyRuntime
-from explorer.engine.tiny.sampling import LogprobsMode
 from explorer.errors import ConfigurationError
 
 Inbox = queue.SimpleQueue[dict[str, Any] | None]
@@ -66,26 +62,12 @@ def send(out: BinaryIO, answer: Answer) -> None:
     out.flush()
 
 
-def pack_options(options: TinyOptions) -> str:
-    """Options as the command-line argument."""
-    fields = {name: getattr(options, name) for name in TinyOptions.__slots__}
-    return orjson.dumps(fields, default=str).decode()
-
-
-def read_options(text: str) -> TinyOptions:
-    """The reverse of `pack_options`."""
-    fields = orjson.loads(text)
-    fields["folder"] = Path(fields["folder"])
-    fields["logprobs_mode"] = LogprobsMode(fields["logprobs_mode"])
-    return TinyOptions(**fields)
-
-
 def main() -> None:
     out = sys.stdout.buffer
     # Nothing else may write where the messages go.
     sys.stdout = sys.stderr
     try:
-        runtime = TinyRuntime(read_options(sys.argv[1]))
+        runtime = TinyRuntime(TinyOptions.from_json(sys.argv[1]))
     except ConfigurationError as problem:
         out.write(pack({"op": "failed", "message": problem.message}))
         out.flush()

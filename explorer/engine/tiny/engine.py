@@ -212,7 +212,7 @@ class TinyEngine:
                        "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(
                            filter(None, (root, os.environ.get("PYTHONPATH", ""))))}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", CHILD, self._options_text(), env=environment,
+            sys.executable, "-m", CHILD, self.options.as_json(), env=environment,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
         child = _Child(process)
         assert process.stdout is not None
@@ -233,10 +233,6 @@ class TinyEngine:
             raise EngineUnavailable("the tiny engine's process did not start")
         child.reader = asyncio.create_task(self._receive(child, process.stdout))
         return child
-
-    def _options_text(self) -> str:
-        fields = {name: getattr(self.options, name) for name in TinyOptions.__slots__}
-        return orjson.dumps(fields, default=str).decode()
 
     async def _receive(self, child: _Child, stdout: asyncio.StreamReader) -> None:
         """Hand replies to their waiters until the child ends."""

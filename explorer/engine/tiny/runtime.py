@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from explorer.engine.tiny.model import Decoder
 from explorer.engine.tiny.reply import Generation, ReplyWriter, write_error
 from explorer.engine.tiny.request import ChatRequest, read_request, refusal
@@ -43,6 +45,19 @@ class TinyOptions:
     pool_tokens: int = 49_152
     logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED
     weight_version: str = "default"
+
+    def as_json(self) -> str:
+        """The options as one text, for the child's command line."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return orjson.dumps(fields, default=str).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> TinyOptions:
+        """The reverse of `as_json`."""
+        fields = orjson.loads(text)
+        fields["folder"] = Path(fields["folder"])
+        fields["logprobs_mode"] = LogprobsMode(fields["logprobs_mode"])
+        return cls(**fields)
 
 
 def fingerprint(folder: Path) -> str:
