@@ -284,7 +284,7 @@ class KeysPage:
 
     template: ClassVar[str] = "keys.html"
     frame: Frame = said("What surrounds the page.")
-    keys: tuple[Key, ...] = said("Shortcuts, in the order of use.")
+    shortcuts: tuple[Key, ...] = said("Shortcuts, in the order of use.")
 
 
 @page

@@ -15,7 +15,7 @@ from explorer.web.contexts import Crumb, Frame
 
 def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ...]) -> Frame:
     """The frame of the page that answers `request`."""
-    path = request.url.path.removesuffix(".json")
+    path = str(request.scope["path"]).removesuffix(".json")
     twin = quote("/index" if path in ("", "/", "/index") else path) + ".json"
     query = request.url.query
     return Frame(

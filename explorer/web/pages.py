@@ -194,4 +194,4 @@ def measurements(numbers: dict[str, Any]) -> tuple[Measurement, ...]:
 async def keys(request: Request) -> Response:
     """Every shortcut, and how to read the token pane."""
     outline = frame(request, title="Keyboard", section="help", crumbs=())
-    return await respond(request, lambda: KeysPage(frame=outline, keys=KEYS))
+    return await respond(request, lambda: KeysPage(frame=outline, shortcuts=KEYS))

@@ -1,0 +1,55 @@
+"""The page contexts as a page of the reference.
+
+Owns: the list of every context, and how it reads as documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from explorer.web import contexts_rollout
+from explorer.web.contexts import PAGES
+
+# Importing the module registers its pages.
+ROLLOUT_CONTEXTS = contexts_rollout.__name__
+
+
+def nested(kind: type[Any]) -> Iterator[type[Any]]:
+    """The dataclasses that the fields of `kind` hold, in order, without repeats."""
+    for hint in get_type_hints(kind).values():
+        for part in (hint, *_parts(hint)):
+            if is_dataclass(part) and isinstance(part, type):
+                yield part
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    for part in get_args(hint):
+        yield part
+        yield from _parts(part)
+
+
+def every_context() -> tuple[type[Any], ...]:
+    """Page contexts, then every dataclass they are made of."""
+    found: dict[type[Any], None] = dict.fromkeys(PAGES)
+    waiting = list(PAGES)
+    while waiting:
+        for kind in nested(waiting.pop(0)):
+            if kind not in found:
+                found[kind] = None
+                waiting.append(kind)
+    return tuple(found)
+
+
+def render_markdown() -> str:
+    """Every context with its fields; the JSON twin of a page has the same names."""
+    lines: list[str] = []
+    for kind in every_context():
+        lines += [f"## {kind.__name__}", "", (kind.__doc__ or "").strip(), ""]
+        lines += ["| field | type | meaning |", "| --- | --- | --- |"]
+        for item in fields(kind):
+            shown = str(item.type).replace("|", "\\|")
+            lines.append(f"| `{item.name}` | `{shown}` | {item.metadata['help']} |")
+        lines.append("")
+    return "\n".join(lines)
