@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 
 from explorer.errors import NotTrainable, RecordInconsistent, RolloutOpen
-from explorer.records import Call, CallId, CallStatus, Finding, Grade, Role, RolloutRecord
+from explorer.records import (
+    Call,
+    CallId,
+    CallStatus,
+    Finding,
+    Grade,
+    LogprobArray,
+    Role,
+    RolloutRecord,
+)
 from explorer.trace.checks import null_logprobs
 from explorer.trace.findings import FINDINGS
 from explorer.trace.inputs import hash_inputs
@@ -124,7 +133,7 @@ def _turn(
         "node_id": call.call_id,
         "prompt_token_ids": _ids(prompt),
         "completion_token_ids": _ids(completion),
-        "per_token_logps": np.ascontiguousarray(np.minimum(logprobs, np.float32(0))),
+        "per_token_logps": _wide(np.minimum(logprobs, np.float32(0))),
         "loss_mask": mask,
         "request": {
             "model": call.model_requested,
@@ -178,6 +187,12 @@ def _provenance(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
 
 def _ids(ids: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.ascontiguousarray(ids, dtype=np.int32)
+
+
+def _wide(logprobs: LogprobArray) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The float32 values as doubles, so that the JSON number equals the engine's own and
+    not merely its shortest float32 spelling."""
+    return np.ascontiguousarray(logprobs, dtype=np.float64)
 
 
 def capture_audit(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes]:
@@ -280,7 +295,7 @@ def _audited(judgement: Judgement, call: Call, codes: list[str]) -> dict[str, An
         "prefix_len": call.prefix_len,
         "prompt_delta": None if call.prompt_delta is None else _ids(call.prompt_delta),
         "completion_token_ids": None if call.completion is None else _ids(call.completion),
-        "per_token_logps": None if logprobs is None else np.ascontiguousarray(logprobs),
+        "per_token_logps": None if logprobs is None else _wide(logprobs),
         "per_token_logps_not_finite": []
         if logprobs is None
         else non_finite(logprobs, null_logprobs(logprobs)),

@@ -139,7 +139,8 @@ def test_mask_01_a_judgement_of_another_record_is_refused() -> None:
 def test_sentinels_stay_and_rounding_is_named() -> None:
     call = make_call("a", 1, [1], [2, 3, 4], logprobs=[-9999.0, 5e-7, -0.1])
     (turn,) = trace(record(call))["turns"]
-    assert turn["per_token_logps"] == [-9999.0, 0.0, -0.1]
+    # The engine's float32 as an exact JSON number, not its shortest spelling.
+    assert turn["per_token_logps"] == [-9999.0, 0.0, float(np.float32(-0.1))]
     assert turn["loss_mask"] == [0, 0, 1, 1]
     assert list(turn["metadata"]["rounded_to_zero"]) == ["1"]
 
