@@ -52,7 +52,7 @@ class Encoder:
             return [(columns.CALL, encode_admission(record))]
         if isinstance(record, RolloutEvent):
             numbered = self._numbered(record)
-            work.record = work.result = numbered
+            work.result = numbered
             return [(columns.ROLLOUT_EVENT, rows.encode_event(numbered))]
         if isinstance(record, Rollout):
             self._next_event.setdefault(record.rollout_id, 0)
@@ -64,9 +64,15 @@ class Encoder:
         return self._encode_vocabulary(record)
 
     def forget(self, work: Work) -> None:
-        """Undo the memory of a call that was not stored, so nothing builds on it."""
+        """Undo the memory of a record that was not stored, or was stored before.
+
+        Nothing then builds on such a call's bodies, and the next event of such a
+        rollout gets its number from the stored ones.
+        """
         if isinstance(work.record, EndedCall):
             self._bodies.forget(work.record.call.call_id)
+        elif isinstance(work.record, Rollout):
+            self._next_event.pop(work.record.rollout_id, None)
 
     def _numbered(self, event: RolloutEvent) -> RolloutEvent:
         if event.sequence >= 0:

@@ -39,7 +39,7 @@ state AS (
     epoch_us(max(event_time) FILTER (kind = 'closed')) AS closed_us,
     arg_max(reward, sequence) FILTER (reward IS NOT NULL) AS reward,
     arg_max(ok, sequence) FILTER (ok IS NOT NULL) AS ok
-  FROM rollout_event GROUP BY rollout_id)"""
+  FROM rollout_event {only} GROUP BY rollout_id)"""
 _COUNTS = """
 counts AS (
   SELECT rollout_id, count(*) AS n_calls,
@@ -88,7 +88,7 @@ class Lister:
         where, values = _filters(query)
         missing = "'-infinity'" if query.descending else "'infinity'"
         key = _KEYS[query.sort].format(missing=missing)
-        tables = [_STATE, _BASE]
+        tables = [_STATE.format(only=""), _BASE]
         joins = ""
         if query.sort in (SortKey.CALLS, SortKey.TOKENS):
             tables.append(_COUNTS.format(only=""))
@@ -123,7 +123,7 @@ class Lister:
         """Return the rollouts of a run with this group (else task), by attempt."""
         column, value = ("group_name", group) if group is not None else ("task", task)
         sql = (
-            f"WITH {_STATE} SELECT r.rollout_id FROM rollout r LEFT JOIN state s "
+            f"WITH {_STATE.format(only='')} SELECT r.rollout_id FROM rollout r LEFT JOIN state s "
             f"USING (rollout_id) WHERE r.run = ? AND r.{column} IS NOT DISTINCT FROM ? "
             "AND coalesce(s.status, 'open') <> 'deleted' "
             "ORDER BY r.attempt NULLS LAST, r.created_time, r.rollout_id"
@@ -136,7 +136,7 @@ class Lister:
     def list_runs(self) -> tuple[RunSummary, ...]:
         """Return every run, the newest first."""
         sql = (
-            f"WITH {_STATE}, {_BASE}, {_COUNTS.format(only='')}, {_VERDICT} "
+            f"WITH {_STATE.format(only='')}, {_BASE}, {_COUNTS.format(only='')}, {_VERDICT} "
             "SELECT b.run, count(*), count(*) FILTER (b.status = 'open'), "
             "count(*) FILTER (coalesce(v.trainable, false)), "
             "coalesce(sum(c.n_calls), 0)::BIGINT, "
@@ -219,7 +219,8 @@ def _summaries(cursor: Any, ids: list[str]) -> dict[str, RolloutSummary]:
     if not ids:
         return {}
     marks = ", ".join("?" * len(ids))
-    only = f"AND rollout_id IN ({marks})"
+    state = _STATE.format(only=f"WHERE rollout_id IN ({marks})")
+    counts = _COUNTS.format(only=f"AND rollout_id IN ({marks})")
     judged = select_list(columns.JUDGEMENT)
     latest = cursor.execute(
         f"SELECT {judged} FROM judgement WHERE rollout_id IN ({marks}) "
@@ -229,10 +230,10 @@ def _summaries(cursor: Any, ids: list[str]) -> dict[str, RolloutSummary]:
     ).fetchall()
     verdicts = {row[0]: rows.decode_judgement(row) for row in latest}
     sql = (
-        f"WITH {_STATE}, {_BASE}, {_COUNTS.format(only=only)} SELECT {_SUMMARY} FROM base b "
+        f"WITH {state}, {_BASE}, {counts} SELECT {_SUMMARY} FROM base b "
         f"LEFT JOIN counts c USING (rollout_id) WHERE b.rollout_id IN ({marks})"
     )
-    found = cursor.execute(sql, [*ids, *ids]).fetchall()
+    found = cursor.execute(sql, [*ids, *ids, *ids]).fetchall()
     return {row[0]: _summary(row, verdicts.get(row[0])) for row in found}
 
 

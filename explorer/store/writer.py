@@ -201,6 +201,8 @@ class Writer:
             try:
                 insert_or_match(self._database, rows)
                 self.gauges.commits += 1
+                if isinstance(work.record, Rollout):
+                    self._encoder.forget(work)
             except Conflict as error:
                 self._quarantine(work, error)
             except ROW_ERRORS as error:

@@ -180,12 +180,13 @@ def test_listing_ten_thousand_rollouts_of_fifty_calls(big: DuckDBStore) -> None:
     for name, query in queries.items():
         times = []
         for _ in range(7):
-            began = time.perf_counter()
+            began = time.thread_time()
             page = big.list_rollouts(query)
-            times.append(time.perf_counter() - began)
+            times.append(time.thread_time() - began)
         assert len(page.rows) == 50, name
         assert {row.n_calls for row in page.rows} == {50}
-        # The best of several: other work on the machine must not fail this test.
+        # DuckDB has one thread here, this one: its CPU time is what a quiet machine would
+        # take, and other work on this one must not fail the test.
         print(
             f"listing by {name}: best {min(times) * 1e3:.1f} ms, {sorted(times)[3] * 1e3:.1f}"
         )

@@ -113,7 +113,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBStore]:
     opened.close_now()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=st.lists(calls(), min_size=1, max_size=4), data=st.data())
 def test_any_call_and_body(store: DuckDBStore, drawn: list[Call], data: st.DataObject) -> None:
     headers = st.lists(st.tuples(any_text, any_text), max_size=2).map(tuple)
@@ -141,7 +141,7 @@ def test_any_call_and_body(store: DuckDBStore, drawn: list[Call], data: st.DataO
         assert found == [(b.kind, b.data, b.headers) for b in bodies[call.call_id]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     metadata=objects,
     run=text,

@@ -68,6 +68,23 @@ def test_events_are_numbered_per_rollout_across_restarts(tmp_path: Path) -> None
     assert with_store(path, add) == [2, 1, 3]
 
 
+def test_a_rollout_added_again_keeps_its_event_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "store.duckdb"
+
+    async def add(store: DuckDBStore) -> list[int]:
+        both = await asyncio.gather(
+            store.add_rollout(make_rollout(0)),
+            store.add_event(make_event(0, EventKind.STARTED)),
+        )
+        assert store.quarantined() == ()
+        event = await store.add_event(make_event(0, EventKind.REWARD, reward=1.0))
+        assert both[1] is not None
+        return [both[1].sequence, event.sequence]
+
+    assert with_store(path, add) == [0, 1]
+    assert with_store(path, add) == [2, 3]
+
+
 def test_large_bodies_commit_alone_and_close_drains(tmp_path: Path) -> None:
     async def collect() -> list[int]:
         queue = WorkQueue(0.0, 0.0)
