@@ -123,8 +123,8 @@ class Lister:
         """Return the rollouts of a run with this group (else task), by attempt."""
         column, value = ("group_name", group) if group is not None else ("task", task)
         sql = (
-            f"WITH {_STATE.format(only='')} SELECT r.rollout_id FROM rollout r LEFT JOIN state s "
-            f"USING (rollout_id) WHERE r.run = ? AND r.{column} IS NOT DISTINCT FROM ? "
+            f"WITH {_STATE.format(only='')} SELECT r.rollout_id FROM rollout r "
+            f"LEFT JOIN state s USING (rollout_id) WHERE r.run = ? AND r.{column} IS NOT DISTINCT FROM ? "
             "AND coalesce(s.status, 'open') <> 'deleted' "
             "ORDER BY r.attempt NULLS LAST, r.created_time, r.rollout_id"
         )
