@@ -99,7 +99,7 @@ async def _attempt(
     rollout_id = str(made["rollout_id"])
     episode = Episode(task, habits)
     async with AsyncOpenAI(
-        base_url=made["base_urls"]["openai"], api_key=made["capture_key"], max_retries=1
+        base_url=f"{client.url}/v1", api_key=made["capture_key"], max_retries=1
     ) as wire:
         try:
             await DemoAgent(wire, "tiny").run(episode)
