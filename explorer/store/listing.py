@@ -124,8 +124,9 @@ class Lister:
         column, value = ("group_name", group) if group is not None else ("task", task)
         sql = (
             f"WITH {_STATE.format(only='')} SELECT r.rollout_id FROM rollout r "
-            f"LEFT JOIN state s USING (rollout_id) WHERE r.run = ? AND r.{column} IS NOT DISTINCT FROM ? "
-            "AND coalesce(s.status, 'open') <> 'deleted' "
+            "LEFT JOIN state s USING (rollout_id) "
+            f"WHERE r.run = ? AND r.{column} IS NOT DISTINCT FROM ? AND "
+            "coalesce(s.status, 'open') <> 'deleted' "
             "ORDER BY r.attempt NULLS LAST, r.created_time, r.rollout_id"
         )
         with self._database.snapshot() as cursor:
