@@ -433,7 +433,8 @@ def commands_page() -> str:
     parts = [
         "`python -m explorer` is the same command. Exit status: 0 done, 1 `doctor` found an "
         "engine that cannot train, 2 a mistake in the call or the settings, said in one "
-        "sentence on standard error."
+        "sentence on standard error. Any other status means that the server could not "
+        "start; what it printed says why."
     ]
     for name, command in commands():
         parts.append(f"## {name}")
