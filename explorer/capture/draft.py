@@ -7,6 +7,7 @@ Must not know: the order of a call's life (`exchange` does), IO.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -30,6 +31,7 @@ from explorer.records import (
     CaptureLevel,
     Dialect,
     FailureKind,
+    IdArray,
     RolloutId,
 )
 from explorer.wire.neutral import NeutralRequest
@@ -63,6 +65,15 @@ CLAIM_HEADERS = frozenset(
         "x-claude-code-agent-id",
     ]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a call hangs: its stored parent and how many tokens it shares with it."""
+
+    parent_id: CallId | None
+    prefix_len: int
+    chain_hash: bytes
 
 
 class Draft:
@@ -148,6 +159,18 @@ class Draft:
             "failure_kind": parsed.failure,
             "failure_detail": parsed.failure_detail,
             "reply_digest": message_digest(parsed.message) if parsed.message else None,
+        }
+
+    def placed(self, placement: Placement, prompt: IdArray, completion: IdArray) -> None:
+        """The call's parent is known: its tokens become a delta."""
+        self._facts |= {
+            "stored_parent_id": placement.parent_id,
+            "prefix_len": placement.prefix_len,
+            "prompt_len": int(prompt.size),
+            "completion_len": int(completion.size),
+            "prompt_delta": prompt[placement.prefix_len :],
+            "completion": completion,
+            "chain_hash": placement.chain_hash,
         }
 
     def finished(

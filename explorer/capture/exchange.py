@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 from explorer.capture import events as ev
-from explorer.capture.draft import Draft
+from explorer.capture.draft import Draft, Placement
 from explorer.capture.sampling import SamplingPlan, Shaped, shape
 from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
@@ -47,15 +47,6 @@ STREAM_HEADERS = (
 )
 _PASSED_STATUS = frozenset((400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504))
 _SHOULD_NOT_RETRY = ("x-should-retry", "false")
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a call hangs: its stored parent and how much of it is shared."""
-
-    parent_id: CallId | None
-    prefix_len: int
-    chain_hash: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,29 +193,19 @@ class Exchange:
             self._pending = (200, body, False)
             digest = hashlib.sha256(body)
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
-        call = self._draft.finished(status, 200, served["id"], digest.hexdigest())
-        return self._commit(self._placed(call, parsed))
+        self._place(parsed)
+        return self._commit(self._draft.finished(status, 200, served["id"], digest.hexdigest()))
 
     def _certificate_id(self, parsed: ParsedReply) -> str:
         """A certificate that changed while the engine worked proves nothing."""
         now = self.context.certificate(parsed.fingerprint)
         return now if now == self._certificate_at_start else NOT_CERTIFIED
 
-    def _placed(self, call: Call, parsed: ParsedReply) -> Call:
-        """The call with its tokens as a delta against the stored parent."""
-        if parsed.prompt_ids is None or parsed.completion_ids is None:
-            return call
-        placement = self.context.place(parsed.prompt_ids, parsed.completion_ids)
-        return replace(
-            call,
-            stored_parent_id=placement.parent_id,
-            prefix_len=placement.prefix_len,
-            prompt_len=int(parsed.prompt_ids.size),
-            completion_len=int(parsed.completion_ids.size),
-            prompt_delta=parsed.prompt_ids[placement.prefix_len :],
-            completion=parsed.completion_ids,
-            chain_hash=placement.chain_hash,
-        )
+    def _place(self, parsed: ParsedReply) -> None:
+        """Keeps the tokens as a delta against the stored parent."""
+        if parsed.prompt_ids is not None and parsed.completion_ids is not None:
+            placement = self.context.place(parsed.prompt_ids, parsed.completion_ids)
+            self._draft.placed(placement, parsed.prompt_ids, parsed.completion_ids)
 
     def _upstream_failed(
         self, time_us: int, reply: EngineReply, parsed: ParsedReply

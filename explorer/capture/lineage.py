@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from explorer.capture.exchange import Placement
+from explorer.capture.draft import Placement
 from explorer.custody.digest import chain_hash
 from explorer.records import Call, CallId, IdArray
 from explorer.trace.prefix import PrefixIndex

@@ -31,6 +31,8 @@ from explorer.records import (
 _PLACEHOLDER = "token_id:"
 _NULL = np.array([NULL_LOGPROB_BITS], dtype=np.uint32).view(np.float32)[0]
 _MAX_ID = 2**31 - 1
+_INTEGER = {int}
+_NUMBERS = {int, float}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,7 +197,7 @@ def _id_array(value: Any, what: str, notes: list[Note]) -> IdArray | None:
     except (ValueError, TypeError, OverflowError):
         wide = None
     # numpy would take True and 1.5 for numbers; an id is a true integer.
-    if wide is None or wide.ndim != 1 or not all(type(item) is int for item in value):
+    if wide is None or wide.ndim != 1 or not set(map(type, value)) <= _INTEGER:
         notes.append(Note("invalid_token_id", f"{what} holds something that is no integer"))
         return None
     if wide.size and (int(wide.min()) < 0 or int(wide.max()) > _MAX_ID):
@@ -261,9 +263,20 @@ def _ids_from_strings(entries: Sequence[Any] | None) -> IdArray | None:
     return np.array(ids, dtype=np.int32)
 
 
+def _column(entries: Sequence[Any], key: str) -> list[Any] | None:
+    """One field of every entry, or None when some entry has it not."""
+    try:
+        return [entry[key] for entry in entries]
+    except (KeyError, TypeError):
+        return None
+
+
 def _logprobs(entries: Sequence[Any] | None, notes: list[Note]) -> LogprobArray | None:
     if entries is None:
         return None
+    plain = _column(entries, "logprob")
+    if plain is not None and set(map(type, plain)) <= _NUMBERS:
+        return np.array(plain, dtype=np.float32)
     values = np.empty(len(entries), dtype=np.float32)
     nulls = 0
     for position, entry in enumerate(entries):
@@ -279,9 +292,10 @@ def _logprobs(entries: Sequence[Any] | None, notes: list[Note]) -> LogprobArray 
 
 
 def _top_logprobs(entries: Sequence[Any] | None) -> bytes | None:
-    if not entries or not any(
-        isinstance(entry, dict) and entry.get("top_logprobs") for entry in entries
-    ):
+    if not entries:
+        return None
+    plain = _column(entries, "top_logprobs")
+    if plain is not None and not any(plain):
         return None
     rows = []
     for entry in entries:
@@ -298,6 +312,8 @@ def _top_logprobs(entries: Sequence[Any] | None) -> bytes | None:
                 token_id = int(token[len(_PLACEHOLDER) :])
             row.append([token_id, token, item.get("logprob")])
         rows.append(row)
+    if not any(rows):
+        return None
     return orjson.dumps(rows)
 
 
