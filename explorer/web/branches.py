@@ -37,6 +37,7 @@ class Shown:
     view: BranchView
     pieces: list[Piece]
     vocabulary: Vocabulary
+    labels: Mapping[CallId, str]
     sections: dict[Look, tuple[TurnSection, ...]] = field(default_factory=dict)
 
 
@@ -58,7 +59,7 @@ def leaf_of(tree: TurnTree, wanted: str) -> CallId | None:
     return tree.main_leaf(call_id)
 
 
-def shown_branch(services: Services, judged: Judged, leaf: CallId) -> Shown:
+def shown_branch(services: Services, judged: Judged, tree: TurnTree, leaf: CallId) -> Shown:
     """The branch, from the cache when its inputs are the same."""
     rollout = judged.record.rollout
     key = (rollout.rollout_id, judged.judgement.inputs_sha256, leaf)
@@ -69,7 +70,7 @@ def shown_branch(services: Services, judged: Judged, leaf: CallId) -> Shown:
             return kept
     view = branch_view(judged, leaf)
     vocabulary = services.vocabulary(rollout.tokenizer_id)
-    made = Shown(view, pieces(view.ids.tolist(), vocabulary), vocabulary)
+    made = Shown(view, pieces(view.ids.tolist(), vocabulary), vocabulary, tree.labels)
     if vocabulary:
         with _lock:
             _kept[key] = made

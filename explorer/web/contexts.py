@@ -66,7 +66,7 @@ class RolloutRow:
     harness: str | None = said("Harness that drove it.")
     model: str = said("Model that sampled it.")
     status: str = said("`open`, `closed` or `deleted`.")
-    ok: bool | None = said("What the verifier said, null when nobody said.")
+    ok: bool | None = said("Whether it ended as it should, null when nobody said.")
     reward: float | None = said("Latest reward, null when none was given.")
     reward_text: str = said("The reward as shown.")
     trainable: bool | None = said("Verdict; null until it has been judged.")

@@ -72,8 +72,8 @@ class Header:
     model: str = said("Model that sampled it.")
     purpose: str = said("`train` or `eval`.")
     status: str = said("`open`, `closed` or `deleted`.")
-    ok: bool | None = said("What the verifier said.")
-    outcome: str = said("Status and verifier in words.")
+    ok: bool | None = said("Whether it ended as it should, null when nobody said.")
+    outcome: str = said("How it ended, in one word.")
     reward: float | None = said("Latest reward, null when none was given.")
     reward_text: str = said("The reward as shown.")
     verdict: Verdict = said("The judge's verdict.")
@@ -137,6 +137,7 @@ class TurnSection:
     css: str = said("Role that colours its rule.")
     title: str = said("Who speaks.")
     turn: int = said("Number of the call on the branch, from 1.")
+    label: str = said("Its number in the turn tree.")
     call_id: str = said("The call it came with.")
     short_call: str = said("The call's id, shortened.")
     call_href: str = said("Address of the call's request.")
@@ -188,6 +189,7 @@ class TokenFacts:
 
     index: int = said("Position in the branch.")
     turn: int = said("Number of the call on the branch, from 1.")
+    label: str = said("Its number in the turn tree.")
     offset: int = said("Position within the section.")
     token_id: int = said("Id.")
     text: str = said("The token, with control characters visible.")
@@ -283,6 +285,7 @@ class ConversationTurn:
     """The messages that one call added."""
 
     turn: int = said("Number of the call on the branch, from 1.")
+    label: str = said("Its number in the turn tree.")
     call_id: str = said("The call.")
     short_call: str = said("Its id, shortened.")
     call_href: str = said("Address of its request.")

@@ -62,6 +62,7 @@ class Conversation:
         tokens = rollout_href(self._rollout_id, "tokens", branch=self._shown.view.leaf)
         return ConversationTurn(
             turn=number,
+            label=self._shown.labels[call.call_id],
             call_id=call.call_id,
             short_call=words.short_id(call.call_id),
             call_href=rollout_href(self._rollout_id, f"requests/{call.call_id}"),

@@ -9,13 +9,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from explorer import __version__
 from explorer.export.judged import Judged
 from explorer.records import CallStatus, Finding, MaskReason
 from explorer.store.interface import RolloutSummary
 from explorer.web import words
 from explorer.web.calls import compact, versions_text
-from explorer.web.contexts import Frame
+from explorer.web.contexts import Frame, Measurement
 from explorer.web.contexts_rollout import (
     CustodyPage,
     CustodyRow,
@@ -150,7 +152,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
             fact("passing", "yes" if certificate.passing else "no"),
             fact("fingerprint", certificate.fingerprint),
             *(fact("failure", failure) for failure in certificate.failures),
-            *facts_of(certificate.numbers),
+            *(fact(item.name, item.value) for item in measurements(certificate.numbers)),
         )
     return ProvenancePage(
         frame=frame,
@@ -165,6 +167,23 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         metadata=facts_of(rollout.metadata),
         budgets=facts_of(rollout.budgets),
     )
+
+
+def measurements(numbers: dict[str, Any]) -> tuple[Measurement, ...]:
+    """A probe's numbers as lines, nested ones with dotted names."""
+    lines: list[Measurement] = []
+
+    def walk(prefix: str, value: object) -> None:
+        if isinstance(value, dict) and value:
+            for name, inner in value.items():
+                walk(f"{prefix}.{name}" if prefix else str(name), inner)
+        elif isinstance(value, str):
+            lines.append(Measurement(prefix, value))
+        else:
+            lines.append(Measurement(prefix, orjson.dumps(value, default=str).decode()))
+
+    walk("", numbers)
+    return tuple(item for item in lines if item.name)
 
 
 def sampling_rows(judged: Judged) -> tuple[SamplingRow, ...]:

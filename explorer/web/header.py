@@ -82,13 +82,13 @@ def verdict_of(judgement: Judgement) -> Verdict:
 
 
 def outcome_words(judgement: Judgement) -> str:
-    """Status and verifier in two words."""
+    """How the rollout ended, in one word."""
     state = judgement.state
     if not state.closed:
         return "open"
     if state.ok is None:
         return "closed"
-    return "solved" if state.ok else "failed verifier"
+    return "finished" if state.ok else "failed"
 
 
 def rollout_header(

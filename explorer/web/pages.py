@@ -5,11 +5,11 @@ Owns: addresses and which context answers each. Must not know: how contexts are 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -23,9 +23,9 @@ from explorer.web.contexts import (
     Frame,
     HomePage,
     KeysPage,
-    Measurement,
     RunsPage,
 )
+from explorer.web.details import measurements
 from explorer.web.frames import frame
 from explorer.web.keys import KEYS
 from explorer.web.lists import (
@@ -67,14 +67,17 @@ def page_and_twin(target: APIRouter, path: str) -> Callable[[Handler], Handler]:
 async def home(request: Request) -> Response:
     """What this server holds."""
     outline = frame(request, title="What this server holds", section="home", crumbs=())
-    base = str(request.base_url).rstrip("/")
-    return await respond(request, partial(_home, services_of(request), outline, base))
+    base = services_of(request).settings.public_url or str(request.base_url)
+    return await respond(
+        request, partial(_home, services_of(request), outline, base.rstrip("/"))
+    )
 
 
 def _home(services: Services, outline: Frame, base: str) -> HomePage:
     now = now_us()
     runs = services.store.list_runs()
     found = services.store.list_rollouts(RolloutQuery(limit=HOME_ROLLOUTS))
+    health = services.store.health()
     return HomePage(
         frame=outline,
         n_runs=len(runs),
@@ -89,26 +92,31 @@ def _home(services: Services, outline: Frame, base: str) -> HomePage:
         engine=engine_card(
             services.certificate(), allow_uncertified=services.settings.allow_uncertified
         ),
-        store=store_card(services.store.health()),
-        commands=first_commands(base),
+        store=store_card(health),
+        commands=first_commands(base, health.path),
         started=words.iso(services.started_us),
     )
 
 
-def first_commands(base: str) -> tuple[Command, ...]:
-    """How to make a rollout on this server, with its own address in place."""
+def first_commands(base: str, store: str) -> tuple[Command, ...]:
+    """How to make a rollout on this server, with its own address and store in place."""
+    here = f"--store {shlex.quote(store)}"
     return (
         Command(
-            "Run a harness under a fresh rollout",
-            f"rollout-explorer run --url {base} --ok-from-exit -- python my_agent.py",
+            "1. Create a rollout; the answer has its key and addresses",
+            f"rollout-explorer rollouts create --run first --task hello {here}",
         ),
         Command(
-            "Or create one and point any OpenAI client at it",
-            f"curl -s -X POST {base}/api/v1/rollouts \\\n"
-            "  -H 'Authorization: Bearer '$ROLLOUT_EXPLORER_ADMIN_TOKEN \\\n"
-            '  -H \'Content-Type: application/json\' -d \'{"run": "first", "task": "hello"}\'\n'
-            "# the answer has base_urls and capture_key; use them as OPENAI_BASE_URL and "
-            "OPENAI_API_KEY",
+            "2. Point any OpenAI client at it",
+            f"export OPENAI_BASE_URL={base}/k/CAPTURE_KEY/v1 OPENAI_API_KEY=unused\n"
+            'curl -s "$OPENAI_BASE_URL/chat/completions" \\\n'
+            '  -H "Content-Type: application/json" \\\n'
+            """  -d '{"messages": [{"role": "user", "content": "Hello"}]}'""",
+        ),
+        Command(
+            "3. Say how it ended",
+            f"rollout-explorer rollouts reward ROLLOUT_ID 1.0 {here}\n"
+            f"rollout-explorer rollouts close ROLLOUT_ID --ok {here}",
         ),
     )
 
@@ -171,23 +179,6 @@ def _engine(services: Services, outline: Frame) -> EnginePage:
         numbers=measurements(found.numbers if found else {}),
         allow_uncertified=allowed,
     )
-
-
-def measurements(numbers: dict[str, Any]) -> tuple[Measurement, ...]:
-    """A probe's numbers as lines, nested ones with dotted names."""
-    lines: list[Measurement] = []
-
-    def walk(prefix: str, value: object) -> None:
-        if isinstance(value, dict) and value:
-            for name, inner in value.items():
-                walk(f"{prefix}.{name}" if prefix else str(name), inner)
-        elif isinstance(value, str):
-            lines.append(Measurement(prefix, value))
-        else:
-            lines.append(Measurement(prefix, orjson.dumps(value, default=str).decode()))
-
-    walk("", numbers)
-    return tuple(item for item in lines if item.name)
 
 
 @page_and_twin(router, "/help/keys")

@@ -96,7 +96,7 @@ async def conversation(
         turns: list[ConversationTurn] = []
         following, total = None, 0
         if leaf is not None:
-            shown = shown_branch(services, judged, leaf)
+            shown = shown_branch(services, judged, tree, leaf)
             total = len(shown.view.path)
             turns, following = Conversation(services.store, judged, shown).turns(first)
         more = None

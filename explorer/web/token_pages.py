@@ -87,7 +87,7 @@ def tokens_page(
     rollout_id = judged.record.rollout.rollout_id
     tree = TurnTree(judged)
     leaf = leaf_of(tree, asked.branch)
-    shown = shown_branch(services, judged, leaf) if leaf is not None else None
+    shown = shown_branch(services, judged, tree, leaf) if leaf is not None else None
     if shown is not None and not shown.view.length:
         shown = None
     view = View(leaf, "tokens", asked.state())
@@ -168,7 +168,7 @@ async def shown_or_404(request: Request, rollout_id: str) -> tuple[Judged, Shown
         leaf = leaf_of(tree, branch)
         if leaf is None:
             raise NotFound("this rollout has no calls yet")
-        return shown_branch(services, judged, leaf)
+        return shown_branch(services, judged, tree, leaf)
 
     return judged, await asyncio.to_thread(work)
 

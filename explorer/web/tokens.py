@@ -106,6 +106,7 @@ class Sections:
             css=role.value if sampled else segment.kind,
             title=_title(segment, role),
             turn=self._turns[segment.call_id],
+            label=self._shown.labels[segment.call_id],
             call_id=segment.call_id,
             short_call=words.short_id(segment.call_id),
             call_href=rollout_href(self._rollout_id, f"requests/{segment.call_id}"),
@@ -223,6 +224,7 @@ def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
     return TokenFacts(
         index=index,
         turn=view.turn_of(segment.call_id),
+        label=shown.labels[segment.call_id],
         offset=index - segment.start,
         token_id=piece.token_id,
         text=edge_spaces(piece.display),

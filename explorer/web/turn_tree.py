@@ -29,7 +29,7 @@ CAUSES = {
     BreakCause.TOOLS_CHANGED: "The tools changed.",
     BreakCause.COMPACTION: "The harness shortened the history.",
     BreakCause.HISTORY_REWRITTEN: "Earlier messages were rewritten.",
-    BreakCause.REASONING_DROPPED: "Reasoning was dropped or an earlier turn re-serialised.",
+    BreakCause.REASONING_DROPPED: "Reasoning dropped or a turn re-serialised.",
     BreakCause.UNRELATED: "A conversation of its own",
     BreakCause.UNKNOWN: "The cause is unknown.",
 }
@@ -62,19 +62,45 @@ class TurnTree:
         self.tree: Tree = judged.judgement.tree
         self.calls = {call.call_id: call for call in judged.record.calls}
         self.sizes = _subtree_sizes(self.tree)
-        self._letters = self._root_letters()
+        self._numbering = self._number_roots()
         self.lines = tuple(self._lines())
         self.labels = {line.node.call_id: line.label for line in self.lines}
 
-    def _root_letters(self) -> dict[CallId, str]:
-        """Roots beside the main one get a letter, so that labels are unique."""
+    def _number_roots(self) -> dict[CallId, tuple[str, int]]:
+        """Letter and first turn number of each root.
+
+        A prompt that left its sequence goes on with the numbers of the call it left. A
+        conversation of its own begins at 1, with a letter unless it is the main one.
+        """
         leaf = self.default_leaf()
-        main = None if leaf is None else self.tree.nodes[leaf].root_id
-        others = [root for root in self.tree.roots if root != main]
-        return {
-            root: "" if root == main else f"{_letters(others.index(root))}."
-            for root in self.tree.roots
-        }
+        main = None if leaf is None else self._origin(self.tree.nodes[leaf].root_id)
+        numbering: dict[CallId, tuple[str, int]] = {}
+        apart = 0
+        for root in self.tree.roots:
+            left = self._left(root)
+            if left is not None and left.root_id in numbering:
+                letter, first = numbering[left.root_id]
+                numbering[root] = (letter, first + left.depth + 1)
+                continue
+            name = "" if root == main else f"{_letters(apart)}."
+            apart += root != main
+            numbering[root] = (name, 1)
+        return numbering
+
+    def _left(self, root: CallId) -> Node | None:
+        """The call whose sequence a root's prompt left, if it was the same conversation."""
+        broke = self.tree.nodes[root].break_
+        if broke is None or broke.cause is BreakCause.UNRELATED:
+            return None
+        return self.tree.nodes.get(broke.nearest_call_id)
+
+    def _origin(self, root: CallId) -> CallId:
+        """The root where the conversation of a root began."""
+        left = self._left(root)
+        while left is not None and left.sequence < self.tree.nodes[root].sequence:
+            root = left.root_id
+            left = self._left(root)
+        return root
 
     def main_leaf(self, call_id: CallId) -> CallId:
         """The end of the longest continuation of a call."""
@@ -84,20 +110,17 @@ class TurnTree:
         return node.call_id
 
     def default_leaf(self) -> CallId | None:
-        """The branch to open: the one with most trained, then most sampled tokens."""
-        masks = self.judged.judgement.masks
-        best: tuple[int, int, int] | None = None
-        chosen: CallId | None = None
-        for leaf in self.tree.leaves:
+        """The branch to open: of those that train, the one with most agent calls, then
+        the longest, which holds most of the conversation."""
+        masks, roles = self.judged.judgement.masks, self.judged.judgement.roles
+
+        def rank(leaf: CallId) -> tuple[bool, int, int]:
             path = self.tree.path(leaf)
-            rank = (
-                sum(masks[call_id].supervised for call_id in path),
-                sum(self.judged.judgement.roles[c].role is Role.AGENT for c in path),
-                len(path),
-            )
-            if best is None or rank > best:
-                best, chosen = rank, leaf
-        return chosen
+            trains = any(masks[call_id].supervised for call_id in path)
+            agents = sum(roles[call_id].role is Role.AGENT for call_id in path)
+            return trains, agents, masks[leaf].length
+
+        return max(self.tree.leaves, key=rank, default=None)
 
     def _main_child(self, node: Node) -> CallId:
         roles = self.judged.judgement.roles
@@ -110,7 +133,7 @@ class TurnTree:
 
     def _lines(self) -> Iterator[_Line]:
         """Depth first with an explicit stack: a chain may be thousands of calls deep."""
-        marks: dict[tuple[CallId | None, int], int] = {}
+        marks: dict[tuple[str, int], int] = {}
         said: set[CallId] = set()
         stack: list[tuple[CallId, int, str, bool]] = [
             (root, 0, "", True) for root in reversed(self.tree.roots)
@@ -122,11 +145,12 @@ class TurnTree:
                 stack.extend(reversed(self._below(node, indent)))
                 continue
             said.add(call_id)
-            place = (node.root_id, node.depth)
+            letter, first = self._numbering[node.root_id]
+            number = first + node.depth
+            place = (letter, number)
             primes = marks.get(place, 0)
             marks[place] = primes + 1
-            letter = self._letters[node.root_id]
-            yield _Line(node, indent, glyph, f"{letter}{node.depth + 1}{_primes(primes)}")
+            yield _Line(node, indent, glyph, f"{letter}{number}{_primes(primes)}")
             if follow:
                 stack.extend(reversed(self._below(node, indent)))
 
@@ -229,11 +253,11 @@ class TurnTree:
             return None
         broke = node.break_
         unrelated = broke.cause is BreakCause.UNRELATED
-        if unrelated and not self._letters[node.call_id]:
+        if unrelated and not self._numbering[node.call_id][0]:
             return None
         return BreakNote(
             offset=broke.offset,
-            nearest=f"call {self.labels.get(broke.nearest_call_id, words.UNKNOWN)}",
+            nearest=f"turn {self.labels.get(broke.nearest_call_id, words.UNKNOWN)}",
             expected=decode(broke.expected_id)
             if broke.expected_id is not None
             else "(its end)",

@@ -89,7 +89,8 @@ def test_empty_server_says_how_to_begin(tmp_path_factory: pytest.TempPathFactory
     ):
         text = read(client.get("/").text).text
         assert "No rollouts yet" in text
-        assert f"--url {served.url}" in text
+        assert f"OPENAI_BASE_URL={served.url}/k/" in text
+        assert f"--store {served.store.path}" in text
         assert "No engine has been probed yet" in text
         for path in ("/runs", "/rollouts", "/engine"):
             assert client.get(path).status_code == 200
