@@ -37,15 +37,18 @@ _open_guard = threading.Lock()
 _NO_SPACE = ("no space", "file too large", "disk quota", "permission denied", "read-only")
 
 
-def insert_one(table: Table) -> str:
-    """Render the statement for one row.
+def insert_few(table: Table, count: int) -> str:
+    """Render the statement for one or two rows.
 
-    `INSERT ... SELECT ?` costs a quarter less than `VALUES (?)` for 30 columns.
+    `INSERT ... SELECT ?` costs a quarter less than `VALUES (?)` for 30 columns, but for
+    two rows VALUES beats UNION ALL and Arrow by a fifth; from three on Arrow wins.
     """
-    marks = (
+    marks = ", ".join(
         "make_timestamptz(?::BIGINT)" if c.kind is Kind.TIME else "?" for c in table.columns
     )
-    return f"INSERT INTO {table.name} SELECT {', '.join(marks)}"
+    if count == 1:
+        return f"INSERT INTO {table.name} SELECT {marks}"
+    return f"INSERT INTO {table.name} VALUES {', '.join([f'({marks})'] * count)}"  # noqa: S608
 
 
 def select_list(table: Table, names: Sequence[str] | None = None, prefix: str = "") -> str:
@@ -89,7 +92,7 @@ class Database:
         self._name = str(path.resolve())
         self._root: duckdb.DuckDBPyConnection | None = None
         self._writer: duckdb.DuckDBPyConnection | None = None
-        self._inserts: dict[str, duckdb.Statement] = {}
+        self._inserts: dict[tuple[str, int], duckdb.Statement] = {}
         self._gate = threading.Condition()
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._busy: set[duckdb.DuckDBPyConnection] = set()
@@ -248,12 +251,13 @@ class Database:
     def _insert_rows(
         self, writer: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Row]
     ) -> None:
-        if len(rows) == 1:
-            statement = self._inserts.get(table.name)
+        if len(rows) <= 2:
+            key = (table.name, len(rows))
+            statement = self._inserts.get(key)
             if statement is None:
-                statement = writer.extract_statements(insert_one(table))[0]
-                self._inserts[table.name] = statement
-            writer.execute(statement, rows[0])
+                statement = writer.extract_statements(insert_few(table, len(rows)))[0]
+                self._inserts[key] = statement
+            writer.execute(statement, [value for row in rows for value in row])
             return
         batch = to_arrow(table, rows)
         assert batch.num_rows == len(rows)
