@@ -12,15 +12,14 @@ from typing import Any, cast
 from fastapi import FastAPI
 
 from explorer import __version__
-from explorer.access.guard import App, Guard, HostPolicy, Message, Receive, Scope, Send
-from explorer.access.operator import Operator, make_token
+from explorer.access.guard import App, Guard, HostPolicy, Receive, Scope, Send
+from explorer.access.operator import Operator, ReadGate, make_token
 from explorer.capture.credentials import SCOPE_KEY, take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
 from explorer.capture.proxy import CaptureProxy, ProxyOptions
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
-from explorer.errors import ExplorerError
 from explorer.export.judged import JudgedRollouts
 from explorer.records import (
     Certificate,
@@ -78,7 +77,7 @@ class Application:
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self._vocabularies: dict[TokenizerId, Vocabulary] = {}
         self._tokenizer_id: TokenizerId | None = None
-        self._pages: App = cast("App", self._make_pages())
+        self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts)
 
@@ -116,9 +115,6 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI: the key leaves the path before anything can log it."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-            return
         if scope["type"] == "http":
             scope = take_from_path(scope)
         await self._app(scope, receive, send)
@@ -132,21 +128,6 @@ class Application:
             await self.proxy(scope, receive, send)
         else:
             await self._pages(scope, receive, send)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message: Message = await receive()
-            if message["type"] == "lifespan.startup":
-                try:
-                    await self.start()
-                except ExplorerError as error:
-                    await send({"type": "lifespan.startup.failed", "message": error.message})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                await self.stop()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
 
     async def start(self) -> None:
         """Engine up, certified; vocabulary kept; open rollouts known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -34,7 +35,8 @@ class _Group(click.Group):
 def cli() -> None:
     """See, token by token, what an agent was really trained on.
 
-    Every flag has a setting ROLLOUT_EXPLORER_<NAME>; docs/reference/settings.md lists all.
+    Settings are environment variables ROLLOUT_EXPLORER_<NAME> or keys of the TOML file
+    that ROLLOUT_EXPLORER_CONFIG names; a flag wins over both.
     """
 
 
@@ -56,6 +58,11 @@ _engine = click.option(
     help="tiny | URL | vllm:MODEL | local:PATH_OR_HUB_ID | scripted:FILE (default tiny).",
 )
 _model = click.option("--model", help="Model name to ask the engine for.")
+
+
+def _private() -> None:
+    """New files are this person's only: they hold prompts, replies and a token."""
+    os.umask(0o077)
 
 
 def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[bool]]:
@@ -98,7 +105,8 @@ def serve(**flags: Any) -> None:
     from explorer import server
 
     settings = load(**flags)
-    sys.exit(server.run_loop(server.run(settings, _announce(settings))))
+    _private()
+    server.run_loop(server.run(settings, _announce(settings)))
 
 
 @cli.command()
@@ -134,7 +142,8 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
         click.secho(f"Open {url}/runs/demo", bold=True)
         return not leave
 
-    sys.exit(server.run_loop(server.run(settings, ready)))
+    _private()
+    server.run_loop(server.run(settings, ready))
 
 
 @cli.command()

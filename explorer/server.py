@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import uvicorn
@@ -88,15 +90,29 @@ class Server(uvicorn.Server):
         await self._application.proxy.stop()
         await super().shutdown(sockets)
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stops on the usual signals. uvicorn's own version raises the signal again at
+        the end, which would skip what must still be put away."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
-async def run(settings: Settings, ready: Ready) -> int:
+
+async def run(settings: Settings, ready: Ready) -> None:
     """Serves until a signal; `ready` is called once with the application and address.
 
-    Returns:
-        The exit status: 0, or 1 when the application could not start.
-
     Raises:
-        ConfigurationError, StoreLocked, StoreDamaged: before anything is served.
+        ConfigurationError, StoreLocked, StoreDamaged, UpstreamFailed: before anything is
+            served.
     """
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         engine = make_engine(settings)
@@ -105,38 +121,41 @@ async def run(settings: Settings, ready: Ready) -> int:
             StoreOptions(min_free_bytes=settings.min_free_bytes, app_version=__version__),
         )
         application = Application(settings, engine, store)
-        config = uvicorn.Config(
-            application,
-            log_config=logging_config(settings.log_level),
-            access_log=False,
-            server_header=False,
-            # Forwarded headers are believed from nobody unless a later setting lists proxies.
-            proxy_headers=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=10,
-            # DuckDB has one writer, so there is one process.
-            workers=1,
-        )
-        up = asyncio.Event()
-        server = Server(config, up, application)
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
-        started = asyncio.create_task(up.wait())
-        await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
-        if not up.is_set():
-            started.cancel()
-            await serving
-            await store.close()
-            return 1
+        try:
+            await application.start()
+            await _serve(application, sock, ready)
+        finally:
+            await application.stop()
+
+
+async def _serve(application: Application, sock: socket.socket, ready: Ready) -> None:
+    """Answers until told to stop; the run-file stands exactly as long."""
+    settings = application.settings
+    config = uvicorn.Config(
+        application,
+        lifespan="off",
+        log_config=logging_config(settings.log_level),
+        access_log=False,
+        server_header=False,
+        # Forwarded headers are believed from nobody.
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=10,
+        # DuckDB has one writer, so there is one process.
+        workers=1,
+    )
+    up = asyncio.Event()
+    server = Server(config, up, application)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        await up.wait()
         url = address(settings, sock)
-        # The run-file stands exactly as long as the server answers.
         token = application.operator.token
         runfile.write(settings.store, runfile.RunFile(url, token, os.getpid()))
-        try:
-            server.should_exit = not await ready(application, url)
-        except BaseException:
-            server.should_exit = True
-            raise
-        finally:
-            await serving
-            runfile.remove(settings.store)
-        return 0
+        server.should_exit = not await ready(application, url) or server.should_exit
+    except BaseException:
+        server.should_exit = True
+        raise
+    finally:
+        await serving
+        runfile.remove(settings.store)

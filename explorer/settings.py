@@ -55,6 +55,13 @@ class Settings(BaseSettings):
             "cannot give the bytes of its vocabulary. It never makes ids."
         ),
     )
+    vllm_args: str = Field(
+        "",
+        description=(
+            "More flags for the `vllm serve` that `--engine vllm:MODEL` starts, such as "
+            "`--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3`."
+        ),
+    )
     engine_api_key: SecretStr | None = Field(
         None, description="Bearer token sent to the engine."
     )

@@ -82,7 +82,10 @@ def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]
         async def work() -> None:
             sock = listen("127.0.0.1", 0)
             application = Application(chosen, engine, store)
-            config = uvicorn.Config(application, log_config=None, access_log=False)
+            await application.start()
+            config = uvicorn.Config(
+                application, log_config=None, access_log=False, lifespan="off"
+            )
             up = asyncio.Event()
             server = Server(config, up, application)
             held.update(
@@ -92,11 +95,10 @@ def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]
                 loop=asyncio.get_running_loop(),
             )
             task = asyncio.create_task(server.serve(sockets=[sock]))
-            waiter = asyncio.create_task(up.wait())
-            await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-            waiter.cancel()
+            await up.wait()
             ready.set()
             await task
+            await application.stop()
             sock.close()
 
         try:
@@ -107,7 +109,7 @@ def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert ready.wait(60)
-    assert held["server"].started, "the server did not start"
+    assert "server" in held, "the server did not start"
     application = held["application"]
     try:
         yield Live(held["url"], application.operator.token, application, store, held["loop"])

@@ -1,21 +1,33 @@
 """The operator: who may create, close and read everything on this server.
 
-Owns: the check of the admin token, and the rule that a person on this machine's
-loopback address is the operator.
-Must not know: routes.
+Owns: the check of the admin token, the rule that a person on this machine's loopback
+address is the operator, and the gate in front of every page.
+Must not know: what the pages and routes do.
 
 The issue "Grants" replaces this gate with people and grants.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import orjson
+from starlette.datastructures import Headers
+
+from explorer.access.guard import LOOPBACK_NAMES, App, Receive, Scope, Send, host_name
 from explorer.errors import AdminTokenNeeded
 from explorer.settings import Settings, is_loopback
+
+# Set by reverse proxies: behind one, a loopback peer says nothing about the person.
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+# Answer to anybody: they tell that the server lives, and how pages look.
+OPEN_PATHS = ("/healthz", "/readyz")
+OPEN_PREFIX = "/static/"
 
 
 def make_token() -> str:
@@ -29,7 +41,7 @@ class Operator:
 
     Attributes:
         token: the admin token; compared in constant time.
-        trust_loopback: a browser on this machine needs no token for reading.
+        trust_loopback: a browser on this machine needs no token.
         open_to_all: the loud setting that lets anybody do anything.
     """
 
@@ -39,19 +51,35 @@ class Operator:
 
     @classmethod
     def of(cls, settings: Settings, made: str) -> Operator:
-        """From settings, with `made` where no token is set."""
+        """From settings, with `made` where no token is set.
+
+        A server that is told to be reachable under other names stands behind a proxy,
+        where every peer is on loopback; then nobody is the operator without the token.
+        """
         token = settings.admin_token
+        named = bool(settings.allowed_hosts) or settings.public_url is not None
         return cls(
             token=token.get_secret_value() if token is not None else made,
-            trust_loopback=settings.on_loopback,
+            trust_loopback=settings.on_loopback and not named,
             open_to_all=settings.allow_public_without_auth,
         )
 
     def may_read(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
         """Whether this request may see pages and download."""
-        if self.open_to_all or self.holds_token(headers):
-            return True
-        return self.trust_loopback and client_host is not None and is_loopback(client_host)
+        return (
+            self.open_to_all
+            or self.holds_token(headers)
+            or self._on_this_machine(client_host, headers)
+        )
+
+    def _on_this_machine(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
+        return (
+            self.trust_loopback
+            and client_host is not None
+            and is_loopback(client_host)
+            and host_name(headers.get("host", "")) in LOOPBACK_NAMES
+            and not any(name in headers for name in FORWARDED)
+        )
 
     def may_change(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
         """Whether this request may create, close, reward or delete.
@@ -63,15 +91,22 @@ class Operator:
         if self.open_to_all or self.holds_token(headers):
             return True
         from_page = headers.get("sec-fetch-site") == "same-origin"
-        return from_page and self.may_read(client_host, headers)
+        return from_page and self._on_this_machine(client_host, headers)
 
     def holds_token(self, headers: Mapping[str, str]) -> bool:
-        """Whether ``Authorization: Bearer`` carries the admin token."""
-        value = headers.get("authorization", "")
-        scheme, _, given = value.partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(
-            given.strip().encode(), self.token.encode()
-        )
+        """Whether ``Authorization`` carries the admin token: as Bearer, or as the
+        password of Basic, which a browser can ask a person for."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        given = given.strip()
+        if scheme.lower() == "basic":
+            try:
+                pair = base64.b64decode(given, validate=True).decode("utf-8")
+            except (binascii.Error, UnicodeDecodeError):
+                return False
+            given = pair.partition(":")[2]
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given.encode(), self.token.encode())
 
     def require_change(self, client_host: str | None, headers: Mapping[str, str]) -> None:
         """Raises:
@@ -83,11 +118,46 @@ class Operator:
                 "with ROLLOUT_EXPLORER_ADMIN_TOKEN, or the token printed at start"
             )
 
-    def require_read(self, client_host: str | None, headers: Mapping[str, str]) -> None:
-        """Raises:
-        AdminTokenNeeded: the request is not the operator's.
-        """
-        if not self.may_read(client_host, headers):
-            raise AdminTokenNeeded(
-                "reading needs the operator's token: send `Authorization: Bearer <token>`"
+
+class ReadGate:
+    """ASGI middleware in front of pages and API: nothing is read without leave.
+
+    Args:
+        app: pages and API.
+        operator: who may read.
+    """
+
+    def __init__(self, app: App, operator: Operator) -> None:
+        self._app = app
+        self._operator = operator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the operator's requests and the open paths on."""
+        path = scope.get("path", "")
+        if scope["type"] == "http" and not (path in OPEN_PATHS or path.startswith(OPEN_PREFIX)):
+            client = scope.get("client")
+            allowed = self._operator.may_read(
+                client[0] if client else None, Headers(scope=scope)
             )
+            if not allowed:
+                await _ask_for_token(send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _ask_for_token(send: Send) -> None:
+    error = AdminTokenNeeded(
+        "this server shows its records to its operator: send the operator's token as "
+        "`Authorization: Bearer <token>`, or enter it as the password when the browser asks"
+    )
+    body = orjson.dumps(
+        {"error": {"code": error.code, "message": error.message, "details": {}}}
+    )
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"www-authenticate", b'Basic realm="Rollout Explorer", charset="UTF-8"'),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

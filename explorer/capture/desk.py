@@ -24,11 +24,13 @@ from explorer.records import (
     CallId,
     EventKind,
     KeyHash,
+    Override,
     Rollout,
     RolloutEvent,
     RolloutId,
 )
 from explorer.store.interface import RolloutStatus, Store
+from explorer.store.rows import override_payload
 
 
 @dataclass(slots=True, eq=False)
@@ -208,6 +210,20 @@ class Desk:
         noted = dict(payload) | {"open_calls": sorted(live.in_flight)}
         return await self._store.add_event(
             RolloutEvent(rollout_id, -1, now_us(), EventKind.CLOSED, None, ok, reason, noted)
+        )
+
+    async def override(self, rollout_id: RolloutId, override: Override) -> RolloutEvent:
+        """Records a person's decision about a rollout; also after it was closed."""
+        await self.live(rollout_id)
+        return await self._store.add_event(
+            RolloutEvent(
+                rollout_id,
+                -1,
+                override.time_us,
+                EventKind.OVERRIDE,
+                reason=override.reason,
+                payload=override_payload(override),
+            )
         )
 
     async def delete(self, rollout_id: RolloutId) -> RolloutEvent:

@@ -6,6 +6,7 @@ Must not know: what is done with an engine.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from explorer.engine.protocol import Engine
@@ -44,7 +45,7 @@ def make_engine(settings: Settings) -> Engine:
     if scheme == "vllm" and rest:
         from explorer.engine.vllm import LocalVllm
 
-        return LocalVllm(rest)
+        return LocalVllm(rest, extra=tuple(shlex.split(settings.vllm_args)))
     if scheme == "local" and rest:
         from explorer.engine.local import LocalEngine
 

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 
 from explorer.engine.calibration import Calibration, calibrate
-from explorer.engine.protocol import Engine, EngineFacts, EngineRequest
+from explorer.engine.protocol import PROBE_ID, Engine, EngineFacts, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.errors import UpstreamFailed
 from explorer.records import CaptureLevel, Certificate, LogprobKind
@@ -81,7 +81,7 @@ class Asker:
             **CAPTURE,
             **more,
         }
-        return EngineRequest(body, f"probe-{self.asked}", self.timeout_s)
+        return EngineRequest(body, f"{PROBE_ID}{self.asked}", self.timeout_s)
 
     async def ask(self, content: str, **more: Any) -> ParsedReply:
         """The parsed reply."""

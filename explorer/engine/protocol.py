@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+# Ids of questions that a probe asks begin so; a scripted engine spends no reply on them.
+PROBE_ID = "probe-"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:

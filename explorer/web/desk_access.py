@@ -1,7 +1,7 @@
-"""What the API routes are given, and the gate in front of them.
+"""What the API routes are given, and the gate in front of changes.
 
-Owns: the bundle of services for programs, and the two dependencies every API route
-names: may read, may change.
+Owns: the bundle of services for programs, and the dependency of every route that
+changes something. Reading is gated for all paths at once, in `access`.
 Must not know: JSON shapes.
 """
 
@@ -49,14 +49,6 @@ class ApiServices:
 def api_services(request: Request) -> ApiServices:
     """The bundle of the application that serves this request."""
     return cast("ApiServices", request.app.state.api)
-
-
-def require_read(request: Request) -> None:
-    """Raises:
-    AdminTokenNeeded: the request is not the operator's.
-    """
-    operator = api_services(request).operator
-    operator.require_read(_client(request), request.headers)
 
 
 def require_change(request: Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from explorer.access.guard import CSP, Guard, HostPolicy, cross_site, host_name
 from explorer.access.operator import Operator
 from explorer.errors import AdminTokenNeeded
+from explorer.settings import load
 
 POLICY = HostPolicy.of("127.0.0.1", ["demo.example"], "https://public.example:8443/x")
 
@@ -110,19 +112,73 @@ def test_the_policy_allows_nothing_inline_and_nothing_remote() -> None:
     assert "data:" not in CSP["img-src"]
 
 
+LOCAL = {"host": "127.0.0.1:7860"}
+
+
+def basic(password: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"x:{password}".encode()).decode()}
+
+
 def test_the_operator_is_whoever_holds_the_token() -> None:
     operator = Operator("secret", trust_loopback=False, open_to_all=False)
     assert operator.may_change("10.0.0.9", {"authorization": "Bearer secret"})
-    assert not operator.may_read("127.0.0.1", {})
-    assert not operator.may_read("127.0.0.1", {"authorization": "Bearer wrong"})
+    assert operator.may_change("10.0.0.9", basic("secret"))
+    assert not operator.may_read("127.0.0.1", LOCAL)
+    for wrong in (
+        {"authorization": "Bearer wrong"},
+        basic("wrong"),
+        {"authorization": "Basic %%%"},
+        {"authorization": "Digest secret"},
+    ):
+        assert not operator.may_read("127.0.0.1", wrong)
     with pytest.raises(AdminTokenNeeded, match="ROLLOUT_EXPLORER_ADMIN_TOKEN"):
-        operator.require_change("127.0.0.1", {})
+        operator.require_change("127.0.0.1", LOCAL)
 
 
 def test_on_loopback_a_browser_may_read_and_change_and_a_program_needs_the_token() -> None:
     operator = Operator("secret", trust_loopback=True, open_to_all=False)
-    assert operator.may_read("127.0.0.1", {})
-    assert not operator.may_read("192.168.1.5", {})
-    assert not operator.may_change("127.0.0.1", {})
-    assert operator.may_change("127.0.0.1", {"sec-fetch-site": "same-origin"})
-    assert not operator.may_change("192.168.1.5", {"sec-fetch-site": "same-origin"})
+    page = LOCAL | {"sec-fetch-site": "same-origin"}
+    assert operator.may_read("127.0.0.1", LOCAL)
+    assert not operator.may_read("192.168.1.5", LOCAL)
+    assert not operator.may_change("127.0.0.1", LOCAL)
+    assert operator.may_change("127.0.0.1", page)
+    assert not operator.may_change("192.168.1.5", page)
+
+
+@pytest.mark.parametrize(
+    "proxied",
+    [
+        {"x-forwarded-for": "203.0.113.9"},
+        {"forwarded": "for=203.0.113.9"},
+        {"x-real-ip": "203.0.113.9"},
+        {"via": "1.1 proxy"},
+        {"host": "demo.example"},
+    ],
+)
+def test_behind_a_proxy_a_loopback_peer_is_nobody(proxied: dict[str, str]) -> None:
+    operator = Operator("secret", trust_loopback=True, open_to_all=False)
+    headers = LOCAL | {"sec-fetch-site": "same-origin"} | proxied
+    assert not operator.may_read("127.0.0.1", headers)
+    assert not operator.may_change("127.0.0.1", headers)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"public_url": "https://demo.example"},
+        {"allowed_hosts": ("demo.example",)},
+        {"host": "0.0.0.0", "admin_token": "t" * 20},
+    ],
+)
+def test_a_server_with_other_names_trusts_nobody_for_being_on_loopback(
+    told: dict[str, Any],
+) -> None:
+    operator = Operator.of(load(**told), "made")
+    assert not operator.may_read("127.0.0.1", LOCAL)
+    assert Operator.of(load(), "made").may_read("127.0.0.1", LOCAL)
+
+
+def test_basic_credentials_do_not_excuse_another_site() -> None:
+    # A browser attaches them by itself, also to a hostile page's form.
+    hostile = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site")]
+    assert ask("POST", [*hostile, (b"authorization", b"Basic eDp5")])[0]["status"] == 403

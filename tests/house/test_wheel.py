@@ -31,7 +31,7 @@ def test_the_wheel_holds_templates_static_files_and_weights(wheel: Path) -> None
     for wanted in (
         "explorer/_assets/templates/base.html",
         "explorer/_assets/static/explorer.css",
-        "explorer/_assets/static/vendor/htmx.min.js",
+        "explorer/_assets/static/vendor/htmx-4.0.1.min.js",
         "explorer/engine/tiny/weights/model.safetensors",
         "explorer/engine/tiny/weights/tokenizer.json",
     ):

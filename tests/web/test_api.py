@@ -12,6 +12,7 @@ import pytest
 
 from explorer.engine.scripted import ScriptedEngine
 from explorer.engine.tiny import TinyEngine
+from explorer.web import api, pages, rollout_pages, token_pages
 from tests.live import Live, serving
 
 SCRIPT: list[dict[str, Any]] = [
@@ -194,6 +195,103 @@ def test_the_operator_token_guards_changes(live: Live) -> None:
             response = httpx.request(method, live.url + path, headers=headers)
             assert response.status_code == 401, (method, path)
             assert response.json()["error"]["code"] == "admin_token_needed"
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server that is reached under a public name: nobody is the operator for free."""
+    store = tmp_path_factory.mktemp("named") / "store.duckdb"
+    options = {"allowed_hosts": ("demo.example",)}
+    with serving(ScriptedEngine(SCRIPT), store, **options) as running:
+        yield running
+
+
+def every_path(live: Live) -> list[str]:
+    rollout, key = live.create()
+    live.chat(key)
+    call = live.calls(rollout)[0]["call_id"]
+    found = []
+    routers = (api.router, api.probes, pages.router, rollout_pages.router, token_pages.router)
+    for route in (route for router in routers for route in router.routes):
+        path = getattr(route, "path", "")
+        if "GET" in (getattr(route, "methods", None) or ()):
+            for name, value in (
+                ("rollout_id", rollout),
+                ("call_id", call),
+                ("run", "default"),
+                ("tab", "tokens"),
+                ("metric", "logprob"),
+            ):
+                path = path.replace("{" + name + "}", value)
+            found.append(path)
+    return found
+
+
+def test_nothing_is_read_without_leave(named: Live) -> None:
+    paths = every_path(named)
+    assert len(paths) > 25
+    for path in paths:
+        answer = httpx.get(named.url + path, headers={"host": "demo.example"})
+        expected = {200, 503} if path in ("/healthz", "/readyz") else {401}
+        assert answer.status_code in expected, path
+        if answer.status_code == 401:
+            assert answer.headers["www-authenticate"].startswith("Basic")
+    page = httpx.get(named.url + "/rollouts", auth=("operator", named.token))
+    assert page.status_code == 200
+
+
+def test_the_openapi_document_is_behind_the_gate_too(named: Live) -> None:
+    assert httpx.get(named.url + "/openapi.json").status_code == 401
+
+
+def test_a_person_drops_a_call_with_a_reason(certified: Live) -> None:
+    rollout, _ = rollout_with_calls(certified, turns=2)
+    path = f"/api/v1/rollouts/{rollout}"
+    before = certified.api("GET", path)["verdict"]["supervised_tokens"]
+    call = certified.calls(rollout)[1]
+    wanted = {"kind": "exclude_call", "call_id": call["call_id"], "reason": "tool was down"}
+    after = certified.api("POST", path + "/overrides", wanted, status=201)["verdict"]
+    assert after["supervised_tokens"] == before - call["completion_len"]
+    audit = certified.api("GET", path + "/capture-audit")
+    assert [item["reason"] for item in audit["overrides"]] == ["tool was down"]
+    trace = certified.api("GET", path + "/training-trace")
+    assert call["call_id"] not in [turn["node_id"] for turn in trace["turns"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"kind": "make_trainable", "reason": "x"}, "$.kind"),
+        ({"kind": "accept_logprobs"}, "$.reason"),
+        ({"kind": "exclude_call", "reason": "x"}, "$.call_id"),
+        ({"kind": "accept_logprobs", "reason": "x", "call_id": NOBODY}, "$.call_id"),
+        ({"kind": "role", "reason": "x", "call_id": "CALL", "role": "king"}, "$.role"),
+        ({"kind": "exclude_span", "reason": "x", "call_id": "CALL"}, "$.start"),
+        (
+            {"kind": "exclude_span", "reason": "x", "call_id": "CALL", "start": 5, "end": 5},
+            "$.start",
+        ),
+        (
+            {
+                "kind": "exclude_span",
+                "reason": "x",
+                "call_id": "CALL",
+                "start": 0,
+                "end": 10**9,
+            },
+            "$.start",
+        ),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(
+    live: Live, body: dict[str, Any], path: str
+) -> None:
+    rollout, key = live.create()
+    live.chat(key)
+    if body.get("call_id") == "CALL":
+        body = body | {"call_id": live.calls(rollout)[0]["call_id"]}
+    error = live.api("POST", f"/api/v1/rollouts/{rollout}/overrides", body, status=422)["error"]
+    assert error["details"]["path"] == path
 
 
 def test_csrf_01_another_sites_page_changes_nothing(live: Live) -> None:

@@ -9,10 +9,24 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from explorer.engine.tiny.weights import Floats, ModelShape
+
+
+class SequenceCache(Protocol):
+    """What one network keeps of the tokens of one sequence."""
+
+    length: int
+
+    def prefix(self, length: int) -> Self:
+        """A copy of the first `length` tokens."""
+        ...
+
+
+Cache = TypeVar("Cache", bound=SequenceCache)
 
 
 class KeyValueCache:
@@ -47,9 +61,9 @@ class KeyValueCache:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Generic[Cache]):
     ids: tuple[int, ...]
-    cache: KeyValueCache
+    cache: Cache
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
@@ -60,7 +74,7 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return next(i for i in range(shorter) if left[i] != right[i])
 
 
-class PrefixPool:
+class PrefixPool(Generic[Cache]):
     """The last sequences, so that a prompt that extends one is not read again.
 
     Holds at most `limit_tokens` tokens and forgets the least recently used first.
@@ -68,10 +82,10 @@ class PrefixPool:
 
     def __init__(self, limit_tokens: int) -> None:
         self.limit_tokens = limit_tokens
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, _Kept[Cache]] = OrderedDict()
         self._next = 0
 
-    def keep(self, ids: Sequence[int], cache: KeyValueCache) -> None:
+    def keep(self, ids: Sequence[int], cache: Cache) -> None:
         """Remember a sequence; `cache` must not be written in its first tokens afterwards."""
         known = tuple(ids[:cache.length])
         if not known or len(known) > self.limit_tokens:
@@ -84,7 +98,7 @@ class PrefixPool:
         while sum(len(entry.ids) for entry in self._kept.values()) > self.limit_tokens:
             self._kept.popitem(last=False)
 
-    def find(self, ids: Sequence[int]) -> KeyValueCache | None:
+    def find(self, ids: Sequence[int]) -> Cache | None:
         """A copy of the longest usable prefix; the last id is always left to be read."""
         wanted = tuple(ids)
         best, length = -1, 0

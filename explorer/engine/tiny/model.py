@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 
-from explorer.engine.tiny.cache import KeyValueCache
+from explorer.engine.tiny.cache import Cache, KeyValueCache
 from explorer.engine.tiny.weights import Floats, LayerWeights, ModelWeights
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Generic[Cache]):
     """New tokens of one sequence, to be read behind what its cache already holds."""
 
     ids: Sequence[int]
-    cache: KeyValueCache
+    cache: Cache
 
 
 class Decoder:
@@ -41,7 +42,7 @@ class Decoder:
         """An empty cache that fits this model."""
         return KeyValueCache(self.weights.shape, capacity)
 
-    def forward(self, chunks: Sequence[Chunk]) -> Floats:
+    def forward(self, chunks: Sequence[Chunk[KeyValueCache]]) -> Floats:
         """Read every chunk and give the logits after its last token, (chunks, vocab).
 
         The caches grow by the chunks. Raises ValueError beyond the model's context.
@@ -50,7 +51,7 @@ class Decoder:
         ends = np.cumsum([len(chunk.ids) for chunk in chunks]) - 1
         return self._logits(hidden[ends])
 
-    def score(self, chunk: Chunk) -> Floats:
+    def score(self, chunk: Chunk[KeyValueCache]) -> Floats:
         """Read one chunk and give the logits after each of its tokens, (tokens, vocab)."""
         return self._logits(self._read([chunk]))
 
@@ -59,7 +60,7 @@ class Decoder:
         logits: Floats = normed @ self.weights.unembedding
         return logits
 
-    def _read(self, chunks: Sequence[Chunk]) -> Floats:
+    def _read(self, chunks: Sequence[Chunk[KeyValueCache]]) -> Floats:
         shape = self.weights.shape
         spans, places, start = [], [], 0
         for chunk in chunks:
@@ -81,7 +82,7 @@ class Decoder:
         return x
 
     def _layer(self, x: Floats, index: int, layer: LayerWeights, turn: tuple[Floats, Floats],
-               parts: Sequence[tuple[tuple[int, int], Chunk]]) -> Floats:
+               parts: Sequence[tuple[tuple[int, int], Chunk[KeyValueCache]]]) -> Floats:
         shape = self.weights.shape
         mixed = self._norm(x, layer.input_norm) @ layer.qkv
         mixed = mixed.reshape(len(x), -1, shape.head_dim)

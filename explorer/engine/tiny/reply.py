@@ -16,7 +16,7 @@ from explorer.engine.tiny.request import ChatRequest
 from explorer.engine.tiny.sampling import SampledToken
 from explorer.engine.tiny.scheduler import Finished
 from explorer.engine.tiny.text import TextTrail
-from explorer.engine.tiny.tokenizer import ByteTokenizer
+from explorer.engine.tiny.parts import Vocabulary
 from explorer.errors import ExplorerError
 
 
@@ -35,7 +35,7 @@ class Generation:
 class ReplyWriter:
     """Writes reply bodies for one model."""
 
-    def __init__(self, tokenizer: ByteTokenizer, model: str, fingerprint: str,
+    def __init__(self, tokenizer: Vocabulary, model: str, fingerprint: str,
                  weight_version: str) -> None:
         self._tokenizer = tokenizer
         self._model, self._fingerprint = model, fingerprint

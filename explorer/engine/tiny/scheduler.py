@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic
 
-from explorer.engine.tiny.cache import KeyValueCache, PrefixPool
-from explorer.engine.tiny.model import Chunk, Decoder
+from explorer.engine.tiny.cache import Cache, PrefixPool
+from explorer.engine.tiny.model import Chunk
+from explorer.engine.tiny.parts import Network
 from explorer.engine.tiny.sampling import (
     LogprobsMode,
     SampledToken,
@@ -49,10 +51,10 @@ class Finished:
 
 
 @dataclass(slots=True)
-class _Running:
+class _Running(Generic[Cache]):
     job: Job
     sampler: Sampler
-    cache: KeyValueCache | None = None
+    cache: Cache | None = None
     cached_tokens: int = 0
     output: list[int] = field(default_factory=list)
     tokens: list[SampledToken] = field(default_factory=list)
@@ -68,21 +70,21 @@ class _Running:
         return [*self.job.prompt, *self.output]
 
 
-class Scheduler:
+class Scheduler(Generic[Cache]):
     """Decodes up to `max_batch` jobs at once; others wait in order.
 
     One prompt is read at a time, `chunk_tokens` a step, so that running jobs go on meanwhile
     and memory stays bounded. The sizes of prefix pool and chunk are in tokens.
     """
 
-    def __init__(self, decoder: Decoder, *, max_batch: int = 8, chunk_tokens: int = 256,
+    def __init__(self, decoder: Network[Cache], *, max_batch: int = 8, chunk_tokens: int = 256,
                  pool_tokens: int = 49_152,
                  mode: LogprobsMode = LogprobsMode.PROCESSED) -> None:
         self.decoder = decoder
         self.max_batch, self.chunk_tokens, self.mode = max_batch, chunk_tokens, mode
-        self.pool = PrefixPool(pool_tokens)
+        self.pool = PrefixPool[Cache](pool_tokens)
         self._waiting: deque[Job] = deque()
-        self._running: list[_Running] = []
+        self._running: list[_Running[Cache]] = []
 
     @property
     def busy(self) -> bool:
@@ -141,12 +143,12 @@ class Scheduler:
                 self._leave(row)
         return finished
 
-    def _admit(self, job: Job) -> _Running:
+    def _admit(self, job: Job) -> _Running[Cache]:
         # vLLM masks the end for `min_tokens` even when it is told to ignore it.
         stops = (*job.end_ids, *job.stop_ids)
         return _Running(job, Sampler(job.parameters, job.prompt, stops, self.mode))
 
-    def _plan(self) -> tuple[list[_Running], list[Chunk]]:
+    def _plan(self) -> tuple[list[_Running[Cache]], list[Chunk[Cache]]]:
         rows, chunks, reading = [], [], False
         for row in self._running:
             if not row.output:
@@ -162,7 +164,7 @@ class Scheduler:
                 chunks.append(Chunk(row.unread[:self.chunk_tokens], row.cache))
         return rows, chunks
 
-    def _ended(self, row: _Running) -> Finished | None:
+    def _ended(self, row: _Running[Cache]) -> Finished | None:
         job, last = row.job, row.output[-1]
         stopped_by: str | int | None = None
         reason = ""
@@ -179,7 +181,7 @@ class Scheduler:
             return None
         return Finished(job, tuple(row.tokens), reason, stopped_by, row.cached_tokens)
 
-    def _leave(self, row: _Running) -> None:
+    def _leave(self, row: _Running[Cache]) -> None:
         self._running.remove(row)
         if row.cache is not None:
             self.pool.keep(row.known(), row.cache)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from explorer.engine.tiny.tokenizer import ByteTokenizer
+from explorer.engine.tiny.parts import Vocabulary
 
 
 class TextTrail:
@@ -18,7 +18,7 @@ class TextTrail:
     spread over several tokens appears with the last of them.
     """
 
-    def __init__(self, tokenizer: ByteTokenizer, stop: Sequence[str] = (), *,
+    def __init__(self, tokenizer: Vocabulary, stop: Sequence[str] = (), *,
                  include_stop: bool = False, min_tokens: int = 0, keep_special: bool = False,
                  ) -> None:
         self._tokenizer = tokenizer
