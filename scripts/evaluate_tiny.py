@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lengths", type=int, nargs="*", default=[0, 2000, 6000])
+    parser.add_argument("--kinds", nargs="*", default=["sum", "price"])
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rng = random.Random(options.seed)
@@ -137,7 +138,7 @@ def main() -> None:
         starts = [rng.randrange(len(english) - 60_000) for _ in range(6)]
         leads = [english[start:start + 3 * length] + "\n\n" if length else ""
                  for start in starts]
-        for kind in ("sum", "price"):
+        for kind in options.kinds:
             for digits in (1, 2, 3):
                 arena = Arena(options.folder, options.temperature)
                 episodes = []

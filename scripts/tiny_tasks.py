@@ -333,7 +333,20 @@ def small_talk(rng: random.Random, filler: Filler, _careless: float) -> Conversa
                         tools, open_ended)
 
 
-def sample(rng: random.Random, filler: Filler, careless: float = 0.0) -> Conversation:
-    """One training conversation; `careless` as in `Pupil`."""
+def repetition(rng: random.Random, filler: Filler) -> Conversation:
+    """Echoes of item names and arbitrary words, which teach copying in general."""
+    said = ", ".join(rng.sample(ITEMS, rng.randint(1, 5)))
+    if rng.random() < 0.5:
+        said = " ".join(filler(rng, rng.choice((15, 40, 80))).split())
+    return Conversation([*system_message(rng, filler),
+                         {"role": "user", "content": f"Say only: {said}"},
+                         assistant(f"I say {said}.", said)])
+
+
+def sample(rng: random.Random, filler: Filler, careless: float = 0.0,
+           repeats: float = 0.0) -> Conversation:
+    """One training conversation; `careless` as in `Pupil`, `repeats` the share of echoes."""
+    if repeats and rng.random() < repeats:
+        return repetition(rng, filler)
     maker = rng.choices((episode, summary, small_talk), (66, 14, 20))[0]
     return maker(rng, filler, careless)

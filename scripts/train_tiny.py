@@ -93,9 +93,9 @@ class Data:
     """Batches of tokenised conversations; one instance has one random stream."""
 
     def __init__(self, tokenizer: Tokenizer, render: Callable[[Conversation], str],
-                 filler: Filler, seed: int) -> None:
+                 filler: Filler, seed: int, repeats: float) -> None:
         self.tokenizer, self.render, self.filler = tokenizer, render, filler
-        self.rng, self.careless = random.Random(seed), 0.0
+        self.rng, self.careless, self.repeats = random.Random(seed), 0.0, repeats
         self.header = tokenizer.encode("<|im_start|>assistant\n").ids
         self.lead = tokenizer.encode("<|im_start|>system\n").ids
 
@@ -127,7 +127,7 @@ class Data:
 
         found = []
         while len(found) < 4 * count:
-            ids, learnt = self.encode(sample(self.rng, filler, self.careless))
+            ids, learnt = self.encode(sample(self.rng, filler, self.careless, self.repeats))
             if len(ids) <= limit:
                 found.append((ids, learnt))
         found.sort(key=lambda pair: len(pair[0]))
@@ -316,6 +316,8 @@ def parse_options() -> argparse.Namespace:
                         help="steps after those, every other one with a long prefix")
     parser.add_argument("--careless", type=float, default=0.04,
                         help="chance of a wrongly copied digit in the training data")
+    parser.add_argument("--repeats", type=float, default=0.0,
+                        help="share of conversations that only echo words")
     parser.add_argument("--stop-after", type=int, default=0,
                         help="end after this step of the same plan; 0 for all of it")
     parser.add_argument("--batch", type=int, default=16)
@@ -335,7 +337,7 @@ def command(options: argparse.Namespace) -> str:
     """The command that trains the same model, without where it was written to."""
     parts = ["python -m scripts.train_tiny"]
     for name, value in sorted(vars(options).items()):
-        if name not in ("out", "checkpoints", "keep_every"):
+        if name not in ("out", "checkpoints", "keep_every") and value is not None:
             parts.append(f"--{name.replace('_', '-')} {value}")
     return " ".join(parts)
 
@@ -359,7 +361,7 @@ def main() -> None:
         network.load_tensors(load_file(options.resume / "model.safetensors"))
     size = sum(p.numel() for p in network.parameters())
     sys.stderr.write(f"{size} parameters, characters a token {density}\n")
-    data = Data(tokenizer, render, filler, options.seed)
+    data = Data(tokenizer, render, filler, options.seed, options.repeats)
 
     def keep(step: int) -> None:
         if options.checkpoints:
@@ -368,13 +370,16 @@ def main() -> None:
     began = time.process_time()
     losses = train(options, network, data, keep)
     export(network, tokenizer, template, options.out)
-    report = {
+    report: dict[str, Any] = {
         "command": command(options), "seed": options.seed, "parameters": size,
         "steps": options.steps, "long_steps": options.long_steps,
         "characters_per_token": density, "losses": losses,
         "cpu_seconds": round(time.process_time() - began), "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
+    if options.resume is not None:
+        before = options.resume / "training_report.json"
+        report["before"] = json.loads(before.read_text("utf-8"))
     (options.out / "training_report.json").write_text(json.dumps(report) + "\n",
                                                       encoding="utf-8")
 
