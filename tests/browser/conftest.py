@@ -104,7 +104,8 @@ def served(
         made = running.call(partial(seeds.fill, store))
         made["large"] = seeds.large(20_000)
         made["long"] = seeds.long_conversation(40)
-        for name in ("large", "long"):
+        made["folded"] = seeds.very_long()
+        for name in ("large", "long", "folded"):
             running.call(partial(seeds.write, store, made[name], 1.0, True, close=True))
         yield running, made
 

@@ -208,3 +208,26 @@ def test_print_keeps_the_legend(site: Watched) -> None:
     page.emulate_media(media="print")
     expect(page.locator(".legend.logprob")).to_be_visible()
     expect(page.locator(".side.left")).to_be_hidden()
+
+
+def test_folded_prompt_opens_in_place(site: Watched) -> None:
+    page = site.visit("/rollouts/{folded}/tokens")
+    fold = page.locator(".fold a").first
+    expect(fold).to_contain_text("more tokens")
+    before = page.locator(".k").count()
+    fold.click()
+    expect(page.locator("section.turn").first.locator(".toks")).to_have_count(2)
+    assert page.locator(".k").count() > before
+    # What was loaded takes part in everything: the cursor, and the colours.
+    page.locator("section.turn").first.locator(".toks").nth(1).locator("i").nth(5).click()
+    first = int(page.locator("section.turn").first.locator(".k").last.get_attribute("data-s") or 0)
+    assert 768 < at(page) < first + 800
+    expect(page.locator("#inspect")).to_contain_text(f"{at(page):,}")
+    page.keyboard.press("3")
+    until(page, "document.querySelector('.k .c').parentElement.dataset.m === 'mask'")
+
+
+def test_a_token_that_is_not_loaded_is_fetched(site: Watched) -> None:
+    page = site.visit("/rollouts/{folded}/tokens#t30000")
+    expect(page.locator(".k .c")).to_be_in_viewport()
+    expect(page.locator("#inspect")).to_contain_text("30,000")

@@ -382,6 +382,16 @@ def long_conversation(turns: int = 280) -> Maker:
     return made
 
 
+def very_long() -> Maker:
+    """More tokens than are sent at once, in prompts longer than are shown."""
+    made = maker("very-long")
+    parent: CallId | None = None
+    for _ in range(3):
+        said = (("tool", TOOL_OUTPUT * 1_100),)
+        parent = made.call("so it goes\n", parent=parent, said=said, with_bodies=False)
+    return made
+
+
 SEEDS = {
     "small": (small, 1.0, True),
     "forked": (forked, 0.0, None),
