@@ -25,6 +25,7 @@ import click
 from fastapi.routing import APIRoute
 
 from explorer import columns, errors
+from explorer.access.operator import OPEN_PATHS
 from explorer.cli import cli
 from explorer.records import FailureKind, MaskReason
 from explorer.settings import PREFIX, Settings
@@ -322,7 +323,7 @@ def policy_page() -> str:
 
 # -- routes ----------------------------------------------------------------------------
 
-_GATES = {"require_read": "operator, to read", "require_change": "operator, to change"}
+_CHANGE = "require_change"
 
 
 def served_routes() -> list[APIRoute]:
@@ -346,9 +347,9 @@ def routes_page() -> str:
         "path. The key is looked up before the body is read."
     )
     api_note = (
-        "*operator, to read*: the admin token, or a loopback address of a server that "
-        "listens on loopback. *operator, to change*: the admin token, or this server's own "
-        "page in a browser on loopback. See "
+        "*operator, to read*: the admin token, or this machine's own loopback address of a "
+        "server that has no other name. *operator, to change*: the admin token, or this "
+        "server's own page in a browser on loopback. See "
         "[The operator on loopback](../explanation/loopback-operator.md)."
     )
     page_note = (
@@ -383,14 +384,16 @@ def routes_page() -> str:
         page_note,
         table(("Path", "JSON twin", "Needs", "What it shows"), page_rows(browsed)),
         "`/static/…` serves the style sheet, the scripts and the icon. `/openapi.json` "
-        "describes the API routes in OpenAPI form. Both need nothing.",
+        "describes the API routes in OpenAPI form. Static files need nothing.",
     )
 
 
 def gate_of(route: APIRoute) -> str:
     """Who may call a route."""
     names = [getattr(item.dependency, "__name__", "") for item in route.dependencies]
-    return ", ".join(_GATES[name] for name in names if name in _GATES) or "nothing"
+    if _CHANGE in names:
+        return "operator, to change"
+    return "nothing" if route.path in OPEN_PATHS else "operator, to read"
 
 
 def page_rows(browsed: list[APIRoute]) -> Sequence[tuple[str, ...]]:

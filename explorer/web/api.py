@@ -174,8 +174,10 @@ async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResp
 
 @router.post("/rollouts/{rollout_id}/overrides", status_code=201, dependencies=[CanChange])
 async def override_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
-    """Records a person's decision: a role, an excluded call or span, accepted logprobs or
-    versions, with a reason; it travels with every export."""
+    """Records a person's decision with its reason; it travels with every export.
+
+    It may set a role, exclude a call or a span, accept logprobs or weight versions.
+    """
     judged = await judged_or_404(api, rollout_id)
     wanted = requests.read_override(await request.body(), judged.record, now_us())
     event = await api.desk.override(requests.checked_id(rollout_id), wanted)

@@ -125,7 +125,7 @@ def served_paths(tmp_path: Path) -> Iterator[str]:
             else:
                 yield route.path
 
-    yield from walk(cast(Any, application)._pages.routes)
+    yield from walk(cast(Any, application)._pages._app.routes)
 
 
 def test_every_route_is_documented(tmp_path: Path) -> None:
