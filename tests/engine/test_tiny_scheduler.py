@@ -27,7 +27,7 @@ def job(name: str, seed: int = 0, prompt: tuple[int, ...] = PROMPT, limit: int =
     return Job(name, prompt, limit, parameters, END, ignore_end=True)
 
 
-def drain(scheduler: Scheduler) -> dict[str, Finished]:
+def drain(scheduler: Scheduler[KeyValueCache]) -> dict[str, Finished]:
     found = {}
     while scheduler.busy:
         found.update({done.job.name: done for done in scheduler.step()})
@@ -124,7 +124,7 @@ def test_known_prefixes_are_not_read_again(decoder: Decoder) -> None:
 
 def test_pool_forgets_the_oldest() -> None:
     shape = ModelShape.read(MODEL)
-    pool = PrefixPool(limit_tokens=10)
+    pool = PrefixPool[KeyValueCache](limit_tokens=10)
     for start in (0, 100, 200):
         cache = KeyValueCache(shape)
         cache.length = 4

@@ -14,6 +14,7 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from explorer.engine.tiny.frames import BrokenFrame, pack, read_frame
@@ -62,12 +63,13 @@ def send(out: BinaryIO, answer: Answer) -> None:
     out.flush()
 
 
-def main() -> None:
+def main(load: Callable[[TinyOptions], TinyRuntime] = TinyRuntime) -> None:
+    """Serve what `load` makes of the options, until the input ends."""
     out = sys.stdout.buffer
     # Nothing else may write where the messages go.
     sys.stdout = sys.stderr
     try:
-        runtime = TinyRuntime(TinyOptions.from_json(sys.argv[1]))
+        runtime = load(TinyOptions.from_json(sys.argv[1]))
     except ConfigurationError as problem:
         out.write(pack({"op": "failed", "message": problem.message}))
         out.flush()

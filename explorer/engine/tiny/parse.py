@@ -40,15 +40,18 @@ class ParsedMessage:
     tool_calls: tuple[ToolCall, ...]
 
 
-def parse_message(text: str, *, tools: bool) -> ParsedMessage:
+def parse_message(text: str, *, tools: bool, thinks: bool = True) -> ParsedMessage:
     """Split `text`; calls are looked for only when `tools` were offered.
 
     Text without an end of thinking is all reasoning, even when thinking never began: that is
-    what vLLM's qwen3 parser does with a model that is expected to think.
+    what vLLM's qwen3 parser does with a model that is expected to think. With `thinks` False
+    nothing is expected: text without any mark of thinking is content.
     """
     before, start, after = text.partition(THINK_START)
     reasoning, end, content = (after if start else before).partition(THINK_END)
-    if not end:
+    if not (start or end or thinks):
+        reasoning, content = "", text
+    elif not end:
         return ParsedMessage(reasoning or None, None, ())
     if tools and CALL_START in content:
         calls = parse_calls(content)

@@ -12,12 +12,15 @@ from typing import Any
 import orjson
 
 from explorer.engine.tiny.parse import THINK_END, THINK_START, parse_message
+from explorer.engine.tiny.parts import Vocabulary
 from explorer.engine.tiny.request import ChatRequest
 from explorer.engine.tiny.sampling import SampledToken
 from explorer.engine.tiny.scheduler import Finished
 from explorer.engine.tiny.text import TextTrail
-from explorer.engine.tiny.parts import Vocabulary
 from explorer.errors import ExplorerError
+
+PROMPT_TAIL = 8
+"""Ids at the end of a prompt among which a template may open a think block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,9 @@ class ReplyWriter:
     """Writes reply bodies for one model."""
 
     def __init__(self, tokenizer: Vocabulary, model: str, fingerprint: str,
-                 weight_version: str) -> None:
+                 weight_version: str, always_thinks: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._always_thinks = always_thinks
         self._model, self._fingerprint = model, fingerprint
         self._weight_version = weight_version
         self._think = tokenizer.id_of(THINK_START), tokenizer.id_of(THINK_END)
@@ -47,7 +51,8 @@ class ReplyWriter:
         request, finished = done.request, done.finished
         shown = request.flag("include_reasoning", True)
         ids = [token.token_id for token in finished.tokens]
-        parsed = parse_message(done.trail.text, tools=request.wants_tools)
+        parsed = parse_message(done.trail.text, tools=request.wants_tools,
+                               thinks=self._thinks(finished.job.prompt))
         message: dict[str, Any] = {
             "role": "assistant", "content": parsed.content, "refusal": None,
             "annotations": None, "audio": None, "function_call": None}
@@ -83,12 +88,21 @@ class ReplyWriter:
             "prompt_tokens_details": {"cached_tokens": done.finished.cached_tokens,
                                       "created_cache_tokens": 0, "multimodal_tokens": None},
             "completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens(
-                ids, done.finished.job.end_ids)}}
+                ids, done.finished.job.end_ids, self._thinks(done.finished.job.prompt))}}
 
-    def _reasoning_tokens(self, ids: Sequence[int], end_ids: Sequence[int]) -> int:
+    def _thinks(self, prompt: Sequence[int]) -> bool:
+        """Whether a reply without a mark of thinking is a thought: the prompt may begin one."""
+        start, end = self._think
+        marks = [i for i in prompt[-PROMPT_TAIL:] if i in (start, end)]
+        return self._always_thinks or (bool(marks) and marks[-1] == start)
+
+    def _reasoning_tokens(self, ids: Sequence[int], end_ids: Sequence[int],
+                          thinks: bool) -> int:
         """Tokens inside the think block; without its end, all but the end of sequence."""
         start, end = self._think
         body = [i for i in ids if i not in end_ids]
+        if not (thinks or start in body or end in body):
+            return 0
         first = body.index(start) + 1 if start in body else 0
         last = body.index(end) if end in body else len(body)
         return max(0, last - first)

@@ -1,4 +1,4 @@
-"""A chat-completions body in vLLM's dialect to what the tiny engine can do, or a refusal.
+"""A chat-completions body in vLLM's dialect to what an embedded engine can do, or a refusal.
 
 Owns: names, ranges and defaults of body fields. Must not know: tokens, the network, replies.
 """
@@ -87,18 +87,18 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         raise BadRequest("`tools` must not be an empty array. Either provide at least one tool "
                          "or omit the field entirely. (parameter=tools)", param="tools")
     if (body.get("n") or 1) != 1:
-        raise refusal("n", body["n"], "the tiny engine makes one choice a request")
+        raise refusal("n", body["n"], "this engine makes one choice a request")
     choice = body.get("tool_choice")
     if choice not in (None, "auto", "none"):
         raise refusal("tool_choice", choice,
-                      "the tiny engine has no grammar to force tool calls")
+                      "this engine has no grammar to force tool calls")
     form = body.get("response_format") or {}
     if form.get("type", "text") != "text":
-        raise refusal("response_format", form.get("type"), "the tiny engine has no grammar")
+        raise refusal("response_format", form.get("type"), "this engine has no grammar")
     for name in ("structured_outputs", "bad_words", "prompt_logprobs", "logprob_token_ids",
                  "use_beam_search", "guided_json", "guided_regex", "guided_choice"):
         if body.get(name):
-            raise refusal(name, body[name], f"the tiny engine does not support {name}")
+            raise refusal(name, body[name], f"this engine does not support {name}")
     if body.get("stream_options") and not body.get("stream"):
         raise BadRequest("Stream options can only be defined when `stream=True`. "
                          "(parameter=stream_options)", param="stream_options")

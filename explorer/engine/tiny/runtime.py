@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from explorer.engine.tiny.model import Decoder
+from explorer.engine.tiny.parts import Parts
 from explorer.engine.tiny.reply import Generation, ReplyWriter, write_error
 from explorer.engine.tiny.request import ChatRequest, read_request, refusal
 from explorer.engine.tiny.sampling import LogprobsMode
@@ -33,7 +34,7 @@ class TinyOptions:
     """How to run a model. Lengths are in tokens.
 
     `max_model_len` of None is the model's own context; `default_max_tokens` bounds replies to
-    bodies that name no limit.
+    bodies that name no limit; a `fingerprint` of None is made from the folder.
     """
 
     folder: Path = SHIPPED
@@ -45,6 +46,7 @@ class TinyOptions:
     pool_tokens: int = 49_152
     logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED
     weight_version: str = "default"
+    fingerprint: str | None = None
 
     def as_json(self) -> str:
         """The options as one text, for the child's command line."""
@@ -82,6 +84,19 @@ class PromptMaker:
         return tuple(self.tokenizer.encode(self.text(body)))
 
 
+def load_parts(options: TinyOptions) -> Parts:
+    """A model folder for the network in NumPy. Raises ConfigurationError."""
+    folder = options.folder
+    prompts, weights = PromptMaker(folder), ModelWeights.read(folder)
+    defaults = read_json(folder / "generation_config.json")
+    ends = defaults.get("eos_token_id")
+    return Parts(
+        network=Decoder(weights), prompts=prompts, vocab_size=weights.shape.vocab_size,
+        max_positions=weights.shape.max_positions,
+        end_ids=(ends,) if isinstance(ends, int) else tuple(ends or ()), defaults=defaults,
+        fingerprint=options.fingerprint or fingerprint(folder), always_thinks=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What one request is answered with."""
@@ -103,22 +118,18 @@ class _Open:
 class TinyRuntime:
     """Serves one model. `submit` and `cancel` at any time, `step` while `busy`."""
 
-    def __init__(self, options: TinyOptions) -> None:
-        """Load everything. Raises ConfigurationError."""
-        folder = options.folder
+    def __init__(self, options: TinyOptions, parts: Parts | None = None) -> None:
+        """Join `parts`, or else load those of the folder. Raises ConfigurationError."""
         self.options = options
-        self.prompts = PromptMaker(folder)
-        weights = ModelWeights.read(folder)
-        self.max_model_len = min(options.max_model_len or weights.shape.max_positions,
-                                 weights.shape.max_positions)
-        self.scheduler = Scheduler(
-            Decoder(weights), max_batch=options.max_batch, chunk_tokens=options.chunk_tokens,
+        self._parts = parts = parts or load_parts(options)
+        self.prompts = parts.prompts
+        self.max_model_len = min(options.max_model_len or parts.max_positions,
+                                 parts.max_positions)
+        self.scheduler: Scheduler[Any] = Scheduler(
+            parts.network, max_batch=options.max_batch, chunk_tokens=options.chunk_tokens,
             pool_tokens=options.pool_tokens, mode=options.logprobs_mode)
-        self._defaults = read_json(folder / "generation_config.json")
-        ends = self._defaults.get("eos_token_id")
-        self._ends: tuple[int, ...] = (ends,) if isinstance(ends, int) else tuple(ends or ())
-        self._writer = ReplyWriter(self.prompts.tokenizer, options.model, fingerprint(folder),
-                                   options.weight_version)
+        self._writer = ReplyWriter(parts.prompts.tokenizer, options.model, parts.fingerprint,
+                                   options.weight_version, parts.always_thinks)
         self._open: dict[str, _Open] = {}
 
     @property
@@ -143,9 +154,8 @@ class TinyRuntime:
         return [self._answer(finished) for finished in self.scheduler.step()]
 
     def _start(self, name: str, request_id: str, body: Mapping[str, Any]) -> None:
-        tokenizer = self.prompts.tokenizer
-        vocab_size = self.scheduler.decoder.weights.shape.vocab_size
-        request = read_request(body, self.options.model, vocab_size, self._defaults)
+        tokenizer, parts = self.prompts.tokenizer, self._parts
+        request = read_request(body, self.options.model, parts.vocab_size, parts.defaults)
         text = self.prompts.text(body) if request.prompt_ids is None else None
         prompt = request.prompt_ids if text is None else tuple(tokenizer.encode(text))
         prompt = prompt or ()
@@ -161,7 +171,7 @@ class TinyRuntime:
             min_tokens=request.parameters.min_tokens,
             keep_special=not request.flag("skip_special_tokens", True))
         self.scheduler.add(Job(
-            name=name, prompt=prompt, parameters=request.parameters, end_ids=self._ends,
+            name=name, prompt=prompt, parameters=request.parameters, end_ids=parts.end_ids,
             max_tokens=min(room, request.max_tokens or self.options.default_max_tokens),
             ignore_end=request.ignore_eos, stop_ids=request.stop_token_ids, stop_rule=trail))
         self._open[name] = _Open(request, request_id, trail, text, int(time.time()))

@@ -44,7 +44,7 @@ class ChatTemplate:
 
     def render(self, body: Mapping[str, Any]) -> str:
         """The prompt text of a chat body. Raises BadRequest when the messages do not fit."""
-        messages: Sequence[Mapping[str, Any]] = [_joined(m) for m in body["messages"]]
+        messages: Sequence[Mapping[str, Any]] = [joined(m) for m in body["messages"]]
         continued = bool(body.get("continue_final_message"))
         variables = {
             "tools": body.get("tools") or None, "documents": body.get("documents"),
@@ -58,7 +58,7 @@ class ChatTemplate:
         return _cut_after(text, messages[-1].get("content") or "") if continued else text
 
 
-def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Content given as a list of text parts becomes one text; other parts are refused."""
     content = message.get("content")
     if not isinstance(content, list):
@@ -67,7 +67,7 @@ def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
     for part in content:
         text = part if isinstance(part, str) else part.get("text")
         if not isinstance(text, str):
-            raise BadRequest("the tiny engine is not a multimodal model")
+            raise BadRequest("this engine is not multimodal")
         texts.append(text)
     return {**message, "content": "".join(texts)}
 
