@@ -70,15 +70,15 @@ class DemoAgent:
         ]
         if episode.has(Habit.TITLE):
             await self._title(episode)
-        if episode.has(Habit.CUT):
-            await self._say(episode, max_tokens=12)
         if episode.has(Habit.FAILURE):
             await self._overflow(episode)
         for turn in range(MAX_TURNS):
             if episode.has(Habit.RETRY) and turn == 0:
                 # The harness throws this answer away and asks again.
                 await self._say(episode)
-            message = await self._say(episode)
+            # A limit that is too low for the answer: the turn ends in mid-sentence.
+            cut = episode.has(Habit.CUT) and turn == 1
+            message = await self._say(episode, **({"max_tokens": 10} if cut else {}))
             if episode.has(Habit.FORK) and turn == 0:
                 await self._other_branch(episode, message)
             if self._take(episode, message):

@@ -43,14 +43,23 @@ class PrefixBreak:
     cause: BreakCause
 
 
-def name_cause(call: Call, nearest: Call, offset: int, actual_id: int | None) -> BreakCause:
-    """The first rule that the evidence supports; `UNKNOWN` when none does."""
+def name_cause(
+    call: Call, nearest: Call, offset: int, actual_id: int | None, before: Call | None = None
+) -> BreakCause:
+    """The first rule that the evidence supports; `UNKNOWN` when none does.
+
+    Args:
+        before: the call admitted just before, whatever it was for.
+    """
     if actual_id is None:
         return BreakCause.SAME_PROMPT
     mine, theirs = call.message_digests, nearest.message_digests
     compared = bool(mine and theirs)
-    if offset == 0 or (compared and not set(mine) & _said(nearest)):
+    if offset == 0:
         return BreakCause.UNRELATED
+    if compared and not set(mine) & _said(nearest):
+        summed_up = before is not None and _asked_for_summary(call, nearest, before)
+        return BreakCause.COMPACTION if summed_up else BreakCause.UNRELATED
     if call.system_digest != nearest.system_digest:
         return BreakCause.SYSTEM_CHANGED
     if call.tools_digest != nearest.tools_digest:
@@ -68,6 +77,23 @@ def name_cause(call: Call, nearest: Call, offset: int, actual_id: int | None) ->
         is_rewind = theirs[: len(mine)] == mine
         return BreakCause.UNKNOWN if is_rewind else BreakCause.COMPACTION
     return BreakCause.HISTORY_REWRITTEN
+
+
+def _asked_for_summary(call: Call, nearest: Call, before: Call) -> bool:
+    """Whether the call just before read the whole conversation with other tools than the
+    agent's, after which the agent goes on from a few new messages: it was summed up."""
+    theirs = nearest.message_digests
+    same_agent = (call.system_digest, call.tools_digest) == (
+        nearest.system_digest,
+        nearest.tools_digest,
+    )
+    read_it_all = (
+        len(before.message_digests) > len(theirs)
+        and before.message_digests[: len(theirs)] == theirs
+        and before.tools_digest != call.tools_digest
+    )
+    shorter = len(call.message_digests) < len(before.message_digests)
+    return same_agent and read_it_all and shorter
 
 
 def _said(call: Call) -> set[str]:

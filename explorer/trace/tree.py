@@ -117,6 +117,7 @@ class _Builder:
         self.breaks: dict[CallId, PrefixBreak] = {}
         self.first_child: dict[CallId, CallId] = {}
         self.last_child: dict[CallId, CallId] = {}
+        self.before: Call | None = None
 
     def admit_all(self) -> None:
         """Registers the calls in order, looking back for parents and breaks."""
@@ -128,6 +129,7 @@ class _Builder:
             match = self._find_parent(call, state)
             self._note_break(call, state, match)
             self._register(call, state)
+            self.before = call
 
     def _prompt_state(self, call: Call) -> SequenceState:
         """The prompt's hashes, reusing those of the stored parent where it can."""
@@ -207,7 +209,7 @@ class _Builder:
             offset=offset,
             expected_id=int(expected[0]) if expected.size else None,
             actual_id=actual,
-            cause=name_cause(call, self.calls[nearest_id], offset, actual),
+            cause=name_cause(call, self.calls[nearest_id], offset, actual, self.before),
         )
 
     def adopt_late_ancestors(self) -> None:

@@ -159,6 +159,34 @@ def test_causes(prompt: list[int], fields: dict[str, Any], cause: str) -> None:
     assert node.break_.cause is BreakCause(cause)
 
 
+SUMMARY = {"tools_digest": None, "message_digests": ("u1", "r1", "u2", "r2", "sum up")}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        (SUMMARY, {}, "compaction"),
+        (SUMMARY, {"tools_digest": "T2"}, "unrelated"),
+        (SUMMARY, {"system_digest": "S2"}, "unrelated"),
+        (SUMMARY | {"message_digests": ("title of u1",)}, {}, "unrelated"),
+        (SUMMARY | {"tools_digest": "T"}, {}, "unrelated"),
+    ],
+)
+def test_a_root_after_a_summary_call_is_a_compaction(
+    before: dict[str, Any], after: dict[str, Any], cause: str
+) -> None:
+    # The harness starts over from the summary alone, sharing no message with the past.
+    calls = [
+        NEAREST,
+        call_with("s", 2, [8, 8, 8], **before),
+        call_with("c", 3, [1, 2, 9], **({"message_digests": ("summary",)} | after)),
+    ]
+    broke = build_tree(calls).nodes[CallId("c")].break_
+    assert broke is not None
+    assert broke.nearest_call_id == "n"
+    assert broke.cause is BreakCause(cause)
+
+
 def test_a_compaction_is_compared_with_the_end_of_the_conversation() -> None:
     calls = [call_with("0", 0, [1, 2, 3], message_digests=("s", "u0"), reply_digest="r0")]
     prompt = [1, 2, 3]
