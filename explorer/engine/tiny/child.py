@@ -3,7 +3,8 @@
     python -m explorer.engine.tiny.child OPTIONS_JSON
 
 It ends when its input closes, so none is left behind when the parent is killed. Messages in:
-`{"op": "generate", "name", "request_id", "body"}` and `{"op": "cancel", "name"}`. Messages
+`{"op": "generate", "name", "request_id", "body"}`, `{"op": "cancel", "name"}`, and questions
+about the model: `{"op": "facts", "name"}`, `pieces`, and `tokenize` with a body. Messages
 out: `{"op": "ready"}` or `{"op": "failed", "message"}` first, then `{"op": "reply", "name",
 "status", "body"}` with the body as text.
 """
@@ -49,11 +50,19 @@ def serve(runtime: TinyRuntime, inbox: Inbox, out: BinaryIO) -> None:
 
 
 def handle(runtime: TinyRuntime, message: dict[str, Any]) -> Answer | None:
-    """Act on one message; gives the answer to a request that is refused."""
-    if message["op"] == "cancel":
-        runtime.cancel(message["name"])
-        return None
-    return runtime.submit(message["name"], message["request_id"], message["body"])
+    """Act on one message; gives the answer if there is one already."""
+    name = message["name"]
+    match message["op"]:
+        case "cancel":
+            runtime.cancel(name)
+            return None
+        case "facts":
+            return runtime.facts(name)
+        case "pieces":
+            return runtime.pieces(name)
+        case "tokenize":
+            return runtime.tokenize(name, message["body"])
+    return runtime.submit(name, message["request_id"], message["body"])
 
 
 def send(out: BinaryIO, answer: Answer) -> None:

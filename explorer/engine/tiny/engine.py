@@ -5,14 +5,17 @@ Owns: its options, and what its model folder says. Must not know: the child's li
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from explorer.engine.protocol import EngineFacts
+from explorer.engine.protocol import EngineFacts, TokenPiece
+from explorer.engine.tiny.parts import Spellings
 from explorer.engine.tiny.process import ChildEngine
-from explorer.engine.tiny.runtime import VERSION, PromptMaker, TinyOptions, fingerprint
+from explorer.engine.tiny.runtime import PromptMaker, TinyOptions, read_facts
 from explorer.engine.tiny.sampling import LogprobsMode
-from explorer.engine.tiny.weights import SHIPPED, ModelShape, file_sha256
+from explorer.engine.tiny.weights import SHIPPED
 
 
 class TinyEngine(ChildEngine):
@@ -53,6 +56,7 @@ class TinyEngine(ChildEngine):
             logprobs_mode=LogprobsMode(logprobs_mode),
             weight_version=weight_version,
         )
+        self._prompts: PromptMaker | None = None
 
     def child_options(self) -> TinyOptions:
         """The options that this engine was made with."""
@@ -64,21 +68,24 @@ class TinyEngine(ChildEngine):
             ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
         )
 
-    def make_prompts(self) -> PromptMaker:
-        """Template and tokenizer of the folder. Raises ConfigurationError."""
-        return PromptMaker(self.options.folder)
+    async def facts(self) -> EngineFacts:
+        """What the model folder says; needs no child. Raises ConfigurationError."""
+        return await asyncio.to_thread(read_facts, self.options)
 
-    def read_facts(self) -> EngineFacts:
-        """What the model folder says. Raises ConfigurationError."""
-        folder = self.options.folder
-        own = ModelShape.read(folder).max_positions
-        return EngineFacts(
-            name="tiny",
-            version=VERSION,
-            model=self.options.model,
-            max_model_len=min(own, self.options.max_model_len or own),
-            tokenizer_sha256=file_sha256(folder / "tokenizer.json"),
-            chat_template_sha256=file_sha256(folder / "chat_template.jinja"),
-            fingerprint=fingerprint(folder),
-            certifiable=True,
-        )
+    async def vocabulary(self) -> tuple[TokenPiece, ...]:
+        """Every id with its bytes. Raises ConfigurationError."""
+        return (await self.spellings()).pieces
+
+    async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """The prompt ids of a chat body. Raises BadRequest."""
+        prompts = await asyncio.to_thread(self._load_prompts)
+        return await asyncio.to_thread(prompts.ids, body)
+
+    async def spellings(self) -> Spellings:
+        """The bytes of ids. Raises ConfigurationError."""
+        return (await asyncio.to_thread(self._load_prompts)).tokenizer
+
+    def _load_prompts(self) -> PromptMaker:
+        if self._prompts is None:
+            self._prompts = PromptMaker(self.options.folder)
+        return self._prompts

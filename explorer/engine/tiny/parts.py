@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from explorer.engine.protocol import TokenPiece
+from explorer.engine.protocol import EngineFacts, TokenPiece
 from explorer.engine.tiny.cache import Cache
 from explorer.engine.tiny.model import Chunk
 from explorer.engine.tiny.weights import Floats
@@ -31,19 +31,23 @@ class Network(Protocol[Cache]):
         ...
 
 
-class Vocabulary(Protocol):
-    """A tokenizer with the exact bytes of its ids."""
+class Spellings(Protocol):
+    """The exact bytes of ids."""
 
     @property
     def pieces(self) -> tuple[TokenPiece, ...]: ...
-
-    def encode(self, text: str) -> list[int]: ...
 
     def id_of(self, text: str) -> int | None: ...
 
     def raw(self, token_id: int) -> bytes: ...
 
     def is_special(self, token_id: int) -> bool: ...
+
+
+class Vocabulary(Spellings, Protocol):
+    """A tokenizer that says how it spells."""
+
+    def encode(self, text: str) -> list[int]: ...
 
 
 class Prompts(Protocol):
@@ -74,5 +78,5 @@ class Parts:
     max_positions: int
     end_ids: tuple[int, ...]
     defaults: Mapping[str, Any]
-    fingerprint: str
+    facts: EngineFacts
     always_thinks: bool

@@ -19,15 +19,16 @@ from typing import Any
 
 import orjson
 
-from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
+from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.tiny.frames import BrokenFrame, pack, receive_frame
-from explorer.engine.tiny.parts import Prompts
+from explorer.engine.tiny.parts import Spellings
 from explorer.engine.tiny.runtime import TinyOptions
 from explorer.engine.tiny.stream import stream_error, stream_reply
 from explorer.errors import ConfigurationError, EngineTimeout, EngineUnavailable
 
 STOP_TIMEOUT_S = 3.0
 LONGEST_BACKOFF_S = 5.0
+ANSWER_TIMEOUT_S = 60.0
 JSON_HEADERS = (("content-type", "application/json"),)
 
 
@@ -67,7 +68,6 @@ class ChildEngine(ABC):
         self._backoff_s = 0.0
         self._started_s = 0.0
         self._stopped = False
-        self._prompts: Prompts | None = None
 
     @abstractmethod
     def child_options(self) -> TinyOptions:
@@ -78,12 +78,8 @@ class ChildEngine(ABC):
         """Variables that the child gets beside our own."""
 
     @abstractmethod
-    def make_prompts(self) -> Prompts:
-        """Template and tokenizer, for this process; reads files. Raises ConfigurationError."""
-
-    @abstractmethod
-    def read_facts(self) -> EngineFacts:
-        """The facts from the model's files. Raises ConfigurationError."""
+    async def spellings(self) -> Spellings:
+        """The bytes of ids, for streams. Raises ConfigurationError."""
 
     async def start(self) -> None:
         """Start the child and wait until the model is loaded.
@@ -117,13 +113,11 @@ class ChildEngine(ABC):
 
         Raises EngineUnavailable when the child dies, EngineTimeout after `timeout_s`.
         """
-        try:
-            async with asyncio.timeout(request.timeout_s):
-                return await self._ask(request)
-        except TimeoutError:
-            raise EngineTimeout(
-                f"no reply from the {self.kind} engine in {request.timeout_s:g} s"
-            ) from None
+        body = dict(request.body) if request.raw is None else orjson.Fragment(request.raw)
+        return await self._within(
+            request.timeout_s,
+            {"op": "generate", "request_id": request.request_id, "body": body},
+        )
 
     async def stream(self, request: EngineRequest) -> AsyncIterator[bytes]:
         """The completion as events; they are made when the generation has ended.
@@ -138,38 +132,33 @@ class ChildEngine(ABC):
                 yield chunk
             return
         content = orjson.loads(reply.body)
-        prompts = await asyncio.to_thread(self._load_prompts)
-        for chunk in stream_reply(content, prompts.tokenizer, asked):
+        for chunk in stream_reply(content, await self.spellings(), asked):
             yield chunk
 
-    async def facts(self) -> EngineFacts:
-        """What the model folder says; needs no child. Raises ConfigurationError."""
-        return await asyncio.to_thread(self.read_facts)
+    async def question(self, op: str, **fields: Any) -> EngineReply:
+        """What the child answers to one message.
 
-    async def vocabulary(self) -> tuple[TokenPiece, ...]:
-        """Every id with its bytes. Raises ConfigurationError."""
-        return (await asyncio.to_thread(self._load_prompts)).tokenizer.pieces
+        Raises EngineUnavailable when it dies, EngineTimeout, or ConfigurationError when it
+        must be started first and the model is unusable.
+        """
+        return await self._within(ANSWER_TIMEOUT_S, {"op": op, **fields})
 
-    async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """The prompt ids of a chat body. Raises BadRequest."""
-        prompts = await asyncio.to_thread(self._load_prompts)
-        return await asyncio.to_thread(prompts.ids, body)
+    async def _within(self, timeout_s: float, message: Mapping[str, Any]) -> EngineReply:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(message)
+        except TimeoutError:
+            raise EngineTimeout(
+                f"no reply from the {self.kind} engine in {timeout_s:g} s"
+            ) from None
 
-    def _load_prompts(self) -> Prompts:
-        if self._prompts is None:
-            self._prompts = self.make_prompts()
-        return self._prompts
-
-    async def _ask(self, request: EngineRequest) -> EngineReply:
+    async def _ask(self, message: Mapping[str, Any]) -> EngineReply:
         child = await self._running()
         name = str(next(self._names))
         future: asyncio.Future[EngineReply] = asyncio.get_running_loop().create_future()
         child.pending[name] = future
-        body = dict(request.body) if request.raw is None else orjson.Fragment(request.raw)
         try:
-            child.send(
-                {"op": "generate", "name": name, "request_id": request.request_id, "body": body}
-            )
+            child.send({**message, "name": name})
             return await future
         finally:
             # Still pending here means that the caller gave up.

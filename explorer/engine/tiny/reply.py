@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from explorer.engine.tiny.parse import THINK_END, THINK_START, parse_message
-from explorer.engine.tiny.parts import Vocabulary
+from explorer.engine.tiny.parts import Spellings
 from explorer.engine.tiny.request import ChatRequest
 from explorer.engine.tiny.sampling import SampledToken
 from explorer.engine.tiny.scheduler import Finished
@@ -38,7 +38,7 @@ class Generation:
 class ReplyWriter:
     """Writes reply bodies for one model."""
 
-    def __init__(self, tokenizer: Vocabulary, model: str, fingerprint: str,
+    def __init__(self, tokenizer: Spellings, model: str, fingerprint: str,
                  weight_version: str, always_thinks: bool = True) -> None:
         self._tokenizer = tokenizer
         self._always_thinks = always_thinks

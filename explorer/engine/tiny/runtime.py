@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from explorer.engine.protocol import EngineFacts
 from explorer.engine.tiny.model import Decoder
 from explorer.engine.tiny.parts import Parts
 from explorer.engine.tiny.reply import Generation, ReplyWriter, write_error
@@ -22,7 +23,13 @@ from explorer.engine.tiny.scheduler import Finished, Job, Scheduler
 from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.text import TextTrail
 from explorer.engine.tiny.tokenizer import ByteTokenizer
-from explorer.engine.tiny.weights import SHIPPED, ModelWeights, file_sha256, read_json
+from explorer.engine.tiny.weights import (
+    SHIPPED,
+    ModelShape,
+    ModelWeights,
+    file_sha256,
+    read_json,
+)
 from explorer.errors import ExplorerError
 
 VERSION = "1"
@@ -34,7 +41,7 @@ class TinyOptions:
     """How to run a model. Lengths are in tokens.
 
     `max_model_len` of None is the model's own context; `default_max_tokens` bounds replies to
-    bodies that name no limit; a `fingerprint` of None is made from the folder.
+    bodies that name no limit.
     """
 
     folder: Path = SHIPPED
@@ -46,7 +53,6 @@ class TinyOptions:
     pool_tokens: int = 49_152
     logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED
     weight_version: str = "default"
-    fingerprint: str | None = None
 
     def as_json(self) -> str:
         """The options as one text, for the child's command line."""
@@ -65,6 +71,18 @@ class TinyOptions:
 def fingerprint(folder: Path) -> str:
     """Names engine version and weights."""
     return f"tiny-{VERSION}-{file_sha256(folder / 'model.safetensors')[:8]}"
+
+
+def read_facts(options: TinyOptions) -> EngineFacts:
+    """What a model folder says. Raises ConfigurationError."""
+    folder = options.folder
+    own = ModelShape.read(folder).max_positions
+    return EngineFacts(
+        name="tiny", version=VERSION, model=options.model,
+        max_model_len=min(own, options.max_model_len or own),
+        tokenizer_sha256=file_sha256(folder / "tokenizer.json"),
+        chat_template_sha256=file_sha256(folder / "chat_template.jinja"),
+        fingerprint=fingerprint(folder), certifiable=True)
 
 
 class PromptMaker:
@@ -94,7 +112,7 @@ def load_parts(options: TinyOptions) -> Parts:
         network=Decoder(weights), prompts=prompts, vocab_size=weights.shape.vocab_size,
         max_positions=weights.shape.max_positions,
         end_ids=(ends,) if isinstance(ends, int) else tuple(ends or ()), defaults=defaults,
-        fingerprint=options.fingerprint or fingerprint(folder), always_thinks=True)
+        facts=read_facts(options), always_thinks=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +146,9 @@ class TinyRuntime:
         self.scheduler: Scheduler[Any] = Scheduler(
             parts.network, max_batch=options.max_batch, chunk_tokens=options.chunk_tokens,
             pool_tokens=options.pool_tokens, mode=options.logprobs_mode)
-        self._writer = ReplyWriter(parts.prompts.tokenizer, options.model, parts.fingerprint,
-                                   options.weight_version, parts.always_thinks)
+        self._writer = ReplyWriter(parts.prompts.tokenizer, options.model,
+                                   parts.facts.fingerprint or "", options.weight_version,
+                                   parts.always_thinks)
         self._open: dict[str, _Open] = {}
 
     @property
@@ -148,6 +167,23 @@ class TinyRuntime:
         """Forget a request; it gets no answer."""
         self._open.pop(name, None)
         self.scheduler.cancel(name)
+
+    def facts(self, name: str) -> Answer:
+        """What the model says about itself."""
+        return Answer(name, 200, orjson.dumps(self._parts.facts))
+
+    def pieces(self, name: str) -> Answer:
+        """The vocabulary as [id, bytes in hexadecimal, special]."""
+        return Answer(name, 200, orjson.dumps(
+            [(piece.token_id, piece.raw.hex(), piece.special)
+             for piece in self.prompts.tokenizer.pieces]))
+
+    def tokenize(self, name: str, body: Mapping[str, Any]) -> Answer:
+        """The prompt ids of a chat body."""
+        try:
+            return Answer(name, 200, orjson.dumps(self.prompts.ids(body)))
+        except ExplorerError as problem:
+            return Answer(name, *write_error(problem))
 
     def step(self) -> list[Answer]:
         """Advance all requests by one token; gives the answers that are complete."""

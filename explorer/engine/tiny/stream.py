@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from explorer.engine.tiny.parts import Vocabulary
+from explorer.engine.tiny.parts import Spellings
 
 DONE = b"data: [DONE]\n\n"
 
@@ -27,7 +27,7 @@ def stream_error(body: bytes) -> Iterator[bytes]:
     yield DONE
 
 
-def stream_reply(reply: Mapping[str, Any], tokenizer: Vocabulary,
+def stream_reply(reply: Mapping[str, Any], tokenizer: Spellings,
                  asked: Mapping[str, Any]) -> Iterator[bytes]:
     """Events of a unary `reply`, which must carry its ids, for the body `asked`.
 
@@ -69,7 +69,7 @@ def stream_reply(reply: Mapping[str, Any], tokenizer: Vocabulary,
 
 
 def _deltas(message: Mapping[str, Any], ids: Sequence[int | None],
-            tokenizer: Vocabulary) -> Iterator[dict[str, Any]]:
+            tokenizer: Spellings) -> Iterator[dict[str, Any]]:
     """One delta an id. Texts come with their tokens, tool calls with the last one."""
     left = {"reasoning": message.get("reasoning") or "", "content": message["content"] or ""}
     marks = {tokenizer.id_of("<think>"), tokenizer.id_of("</think>")}

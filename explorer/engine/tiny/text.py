@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from explorer.engine.tiny.parts import Vocabulary
+from explorer.engine.tiny.parts import Spellings
 
 
 class TextTrail:
@@ -18,7 +18,7 @@ class TextTrail:
     spread over several tokens appears with the last of them.
     """
 
-    def __init__(self, tokenizer: Vocabulary, stop: Sequence[str] = (), *,
+    def __init__(self, tokenizer: Spellings, stop: Sequence[str] = (), *,
                  include_stop: bool = False, min_tokens: int = 0, keep_special: bool = False,
                  ) -> None:
         self._tokenizer = tokenizer
