@@ -251,6 +251,13 @@ function markTurn(t) {
   for (const link of $$(".tree a[aria-current=true]")) link.removeAttribute("aria-current");
   const link = current && $(`.tree a[data-node="${CSS.escape(current.dataset.node)}"]`);
   link?.setAttribute("aria-current", "true");
+  const side = link?.closest(".side");
+  if (side && side.scrollHeight > side.clientHeight) {
+    const [box, frame] = [link.getBoundingClientRect(), side.getBoundingClientRect()];
+    if (box.top < frame.top || box.bottom > frame.bottom) {
+      side.scrollTop += box.top - frame.top - side.clientHeight / 2;
+    }
+  }
 }
 
 const turnStarts = () => $$(".turn[data-s]", pane || document);

@@ -16,7 +16,12 @@ from explorer.records import Body, BodyKind, Call
 from explorer.store.interface import Store
 from explorer.web import words
 from explorer.web.contexts import Frame
-from explorer.web.contexts_rollout import BodyView, CallRow, Header, RequestPage
+from explorer.web.contexts_rollout import Header
+from explorer.web.contexts_tabs import (
+    BodyView,
+    CallRow,
+    RequestPage,
+)
 from explorer.web.conversation import failure_words
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import body_text, safe_text

@@ -17,7 +17,11 @@ from explorer.store.interface import Store
 from explorer.trace.branch import Segment
 from explorer.web import words
 from explorer.web.branches import Shown
-from explorer.web.contexts_rollout import ConversationTurn, Message, ToolCall
+from explorer.web.contexts_tabs import (
+    ConversationTurn,
+    Message,
+    ToolCall,
+)
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import PARSE_BYTES, Pairs, dumps, loads, safe_text
 

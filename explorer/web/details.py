@@ -18,14 +18,14 @@ from explorer.store.interface import RolloutSummary
 from explorer.web import words
 from explorer.web.calls import compact, versions_text
 from explorer.web.contexts import Frame, Measurement
-from explorer.web.contexts_rollout import (
+from explorer.web.contexts_rollout import Header
+from explorer.web.contexts_tabs import (
     CustodyPage,
     CustodyRow,
     Fact,
     FindingRow,
     FindingsPage,
     GroupPage,
-    Header,
     ProvenancePage,
     SamplingRow,
     TimingPage,

@@ -17,7 +17,13 @@ from explorer.store.interface import RolloutSummary, Store
 from explorer.trace.verdict import Judgement
 from explorer.web import words
 from explorer.web.contexts import Crumb, Frame
-from explorer.web.contexts_rollout import Download, Header, Neighbours, Tab, Verdict
+from explorer.web.contexts_rollout import (
+    Download,
+    Header,
+    Neighbours,
+    Tab,
+    Verdict,
+)
 from explorer.web.frames import frame, rollout_href, run_href
 
 TABS = (

@@ -25,7 +25,7 @@ from explorer.web.branch import BIN_CLASSES, MASK_CLASSES, TRAINED, BranchView
 
 BLOCK: Final = 512
 LONGEST_BLOCK: Final = 768
-ANCHOR_EVERY: Final = 16
+ANCHOR_EVERY: Final = 64
 CHARS_PER_LINE: Final = 104
 HEIGHTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
 
@@ -43,6 +43,8 @@ def token_text(piece: Piece) -> str:
     """The text of a token's element, hidden characters spelled out, as HTML."""
     if not piece.known:
         return escape(piece.display)
+    if piece.text == "\n":
+        return "\n"  # its class draws the mark: one element less, and there are many
     if piece.partial is None and piece.text.isascii() and piece.text.isprintable():
         return escape(piece.text, quote=False)
     if piece.text.isspace() and not set(piece.text) - {" ", "\n", "\t"}:
@@ -68,13 +70,15 @@ def _white(text: str) -> str:
 
 
 def base_classes(piece: Piece) -> str:
-    """Classes that no metric changes: special, later bytes only, spaces only."""
+    """Classes that no metric changes: special, later bytes only, line end, spaces only."""
     names = []
     if piece.special or not piece.known:
         names.append("s")
     if piece.partial == "rest" and not piece.text:
         names.append("u")
-    if piece.text and not piece.text.strip(" "):
+    if piece.text == "\n":
+        names.append("n")
+    elif piece.text and not piece.text.strip(" "):
         names.append("w")
     return " ".join(names)
 

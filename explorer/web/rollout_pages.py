@@ -18,10 +18,10 @@ from explorer.store.interface import RolloutSummary
 from explorer.web.branches import decode_one, leaf_of, shown_branch
 from explorer.web.calls import ROWS_PER_PAGE, call_row, request_page
 from explorer.web.contexts import Frame
-from explorer.web.contexts_rollout import (
+from explorer.web.contexts_rollout import Header
+from explorer.web.contexts_tabs import (
     ConversationPage,
     ConversationTurn,
-    Header,
     RequestsPage,
 )
 from explorer.web.conversation import Conversation

@@ -16,7 +16,12 @@ from fastapi.responses import RedirectResponse, Response
 from explorer.errors import InvalidValue, NotFound
 from explorer.export.judged import Judged
 from explorer.web.branches import Shown, decode_one, leaf_of, shown_branch
-from explorer.web.contexts_rollout import InspectPage, SectionPart, TokensPage, TurnSection
+from explorer.web.contexts_rollout import (
+    InspectPage,
+    SectionPart,
+    TokensPage,
+    TurnSection,
+)
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.markup import Look, TokenMarkup

@@ -18,7 +18,11 @@ from explorer.records import CallId, Role
 from explorer.trace.breaks import BreakCause
 from explorer.trace.tree import Node, Tree
 from explorer.web import words
-from explorer.web.contexts_rollout import BranchChoice, BreakNote, TreeRow
+from explorer.web.contexts_rollout import (
+    BranchChoice,
+    BreakNote,
+    TreeRow,
+)
 from explorer.web.frames import rollout_href
 
 MAX_INDENT = 5

@@ -220,7 +220,8 @@ def test_folded_prompt_opens_in_place(site: Watched) -> None:
     assert page.locator(".k").count() > before
     # What was loaded takes part in everything: the cursor, and the colours.
     page.locator("section.turn").first.locator(".toks").nth(1).locator("i").nth(5).click()
-    first = int(page.locator("section.turn").first.locator(".k").last.get_attribute("data-s") or 0)
+    last = page.locator("section.turn").first.locator(".k").last
+    first = int(last.get_attribute("data-s") or 0)
     assert 768 < at(page) < first + 800
     expect(page.locator("#inspect")).to_contain_text(f"{at(page):,}")
     page.keyboard.press("3")

@@ -1,0 +1,281 @@
+"""What the other tabs of a rollout say, every field documented.
+
+Owns: the contexts of conversation, timing, requests, group, provenance, findings and
+custody. Must not know: where the values come from.
+"""
+
+# ruff: noqa: RUF009 - `said` only calls `dataclasses.field`
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from explorer.web.contexts import Frame, RolloutRow, page, said
+from explorer.web.contexts_rollout import BranchChoice, Header, TreeRow
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call of a message."""
+
+    name: str = said("The tool.")
+    arguments: str = said("Its arguments in their original spelling, cut.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as people read it."""
+
+    role: str = said("`system`, `user`, `assistant`, `tool` or what the caller wrote.")
+    name: str = said("Name or tool call id, if any.")
+    text: str = said("The text, cut to the limit of the page.")
+    reasoning: str = said("Reasoning text, cut, when the reply has some.")
+    tool_calls: tuple[ToolCall, ...] = said("Tool calls.")
+    cut_chars: int = said("Characters left out; the call's request has them.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTurn:
+    """The messages that one call added."""
+
+    turn: int = said("Number of the call on the branch, from 1.")
+    label: str = said("Its number in the turn tree.")
+    call_id: str = said("The call.")
+    short_call: str = said("Its id, shortened.")
+    call_href: str = said("Address of its request.")
+    tokens_href: str = said("Address of its first sampled token.")
+    role: str = said("Role of the call.")
+    sampled_tokens: int = said("Tokens the engine sampled.")
+    trained_tokens: int = said("Of these, tokens that train.")
+    finish_reason: str = said("Why the engine stopped, or `unknown`.")
+    source: str = said("`messages` of the raw bodies, or `tokens` decoded, or `preview`.")
+    skipped: int = said("New messages left out here; the request has them.")
+    messages: tuple[Message, ...] = said("What is new, then the reply.")
+    problem: str = said("Why the call failed, empty when it did not.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class ConversationPage:
+    """`/rollouts/{rollout_id}/conversation`: messages along one branch."""
+
+    template: ClassVar[str] = "conversation.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    tree: tuple[TreeRow, ...] = said("Every call.")
+    branches: tuple[BranchChoice, ...] = said("Every branch.")
+    branch: str = said("Last call of the branch shown, empty without calls.")
+    turns: tuple[ConversationTurn, ...] = said("Turns on this page.")
+    total_turns: int = said("Turns of the branch.")
+    more_href: str | None = said("Address of the next turns, null at the end.")
+
+
+@dataclass(frozen=True, slots=True)
+class TimingRow:
+    """One call in time."""
+
+    label: str = said("The call's number in admission order.")
+    role: str = said("Role of the call.")
+    call_href: str = said("Address of its request.")
+    start_ms: float = said("Start after the first call, in milliseconds.")
+    total_ms: float = said("Duration seen by the harness.")
+    total_text: str = said("The duration as shown.")
+    engine_ms: float | None = said("Of it, in the engine; null when not recorded.")
+    engine_text: str = said("The engine's share as shown.")
+    tokens: int = said("Sampled tokens.")
+    rate: float | None = said("Sampled tokens per second of engine time.")
+    failed: bool = said("Whether the call failed.")
+    x: float = said("Left edge of its bar, 0 to 1000.")
+    width: float = said("Width of its bar.")
+    engine_width: float = said("Width of the engine's share.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class TimingPage:
+    """`/rollouts/{rollout_id}/timing`: a waterfall and its table."""
+
+    template: ClassVar[str] = "timing.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    rows: tuple[TimingRow, ...] = said("Calls in admission order.")
+    span_ms: float = said("From the first start to the last end.")
+    span_text: str = said("The span as shown.")
+    engine_ms: float = said("Engine time of all calls that recorded it.")
+    engine_text: str = said("The engine time as shown.")
+    unrecorded: int = said("Calls without a recorded engine time.")
+    open_calls: int = said("Calls still in flight.")
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One call as a line."""
+
+    call_id: str = said("The call.")
+    short_call: str = said("Its id, shortened.")
+    href: str = said("Address of its request.")
+    sequence: int = said("Number in admission order.")
+    dialect: str = said("Wire dialect.")
+    stream: bool = said("Whether the harness asked for a stream.")
+    status: str = said("Where its life ended.")
+    failure: str = said("What went wrong, empty when nothing did.")
+    role: str = said("Role of the call, `–` for a refused one.")
+    capture_level: str = said("What its record can support.")
+    prompt_tokens: int | None = said("Prompt tokens, null when unknown.")
+    sampled_tokens: int | None = said("Sampled tokens, null when unknown.")
+    trained_tokens: int = said("Of these, tokens that train.")
+    finish_reason: str = said("Why the engine stopped.")
+    duration_text: str = said("Duration seen by the harness.")
+    retries: int = said("Retries joined to it.")
+    preview: str = said("Beginning of the reply.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class RequestsPage:
+    """`/rollouts/{rollout_id}/requests`: every call."""
+
+    template: ClassVar[str] = "requests.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    rows: tuple[CallRow, ...] = said("Calls of this page, in admission order.")
+    total: int = said("Calls that ended.")
+    first: int = said("Place of the first one listed, from 0.")
+    next_href: str | None = said("Address of the next page, null on the last.")
+    open_calls: int = said("Calls still in flight, not listed.")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyView:
+    """One raw body, as text."""
+
+    kind: str = said("`request`, `submitted` or `reply`.")
+    title: str = said("What it is.")
+    size_bytes: int = said("Its size.")
+    size_text: str = said("The size as shown.")
+    sha256: str = said("SHA-256 of the exact bytes.")
+    headers: tuple[tuple[str, str], ...] = said("Headers, without credentials.")
+    text: str = said("The body, indented, numbers in their original spelling.")
+    note: str = said("What was done to show it.")
+    cut_chars: int = said("Characters left out.")
+    all_href: str | None = said("Address that shows it whole, null when it is.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class RequestPage:
+    """`/rollouts/{rollout_id}/requests/{call_id}`: one call, raw."""
+
+    template: ClassVar[str] = "request.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    call: CallRow = said("The call.")
+    facts: tuple[tuple[str, str], ...] = said("Recorded facts by name.")
+    rule: str = said("Rule that decided its role.")
+    why: str = said("The evidence for the role.")
+    changed: tuple[tuple[str, str, str], ...] = said("Sampling fields: name, asked, sent.")
+    bodies: tuple[BodyView, ...] = said("Its raw bodies.")
+    tokens_href: str | None = said("Address of its tokens, null when it has none.")
+    previous: str | None = said("Address of the call before.")
+    following: str | None = said("Address of the call after.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """`/rollouts/{rollout_id}/group`: the samples of the same task."""
+
+    template: ClassVar[str] = "group.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    name: str = said("Group or task that joins them.")
+    rows: tuple[RolloutRow, ...] = said("Samples by attempt.")
+    current: str = said("Id of the rollout at hand.")
+    n_rewarded: int = said("Samples with a reward.")
+    mean_text: str = said("Mean reward as shown.")
+    zero_variance: bool = said("All rewards are equal.")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One named fact."""
+
+    name: str = said("What it is.")
+    value: str = said("The value, `unknown` when it was not recorded.")
+    known: bool = said("Whether it was recorded.")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """Sampling of one or several equal calls."""
+
+    calls: str = said("The calls, by number.")
+    asked: str = said("As the harness asked.")
+    sent: str = said("As sent to the engine.")
+    versions: str = said("Weight version at start and end.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class ProvenancePage:
+    """`/rollouts/{rollout_id}/provenance`: what made these tokens."""
+
+    template: ClassVar[str] = "provenance.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    engine: tuple[Fact, ...] = said("Engine, model, tokenizer, template.")
+    certificate: tuple[Fact, ...] = said("What was proved about its logprobs, and when.")
+    policy: tuple[Fact, ...] = said("Switches of the judge.")
+    sampling: tuple[SamplingRow, ...] = said("Sampling asked and sent, equal calls joined.")
+    metadata: tuple[Fact, ...] = said("What the creator of the rollout wrote.")
+    budgets: tuple[Fact, ...] = said("Budgets given.")
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """One finding."""
+
+    code: str = said("Stable code.")
+    grade: str = said("FATAL, WARN or INFO.")
+    message: str = said("What is the case.")
+    hint: str = said("What to do about it.")
+    where: str = said("What it concerns, in words.")
+    call_href: str | None = said("Address of the call's request.")
+    token_href: str | None = said("Address of the first token it concerns.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class FindingsPage:
+    """`/rollouts/{rollout_id}/findings`: worst first."""
+
+    template: ClassVar[str] = "findings.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    findings: tuple[FindingRow, ...] = said("Findings, worst first.")
+    masked: tuple[tuple[str, int, str], ...] = said("Sampled tokens by mask reason.")
+
+
+@dataclass(frozen=True, slots=True)
+class CustodyRow:
+    """One call in the hash chain."""
+
+    short_call: str = said("The call's id, shortened.")
+    call_href: str = said("Address of its request.")
+    sequence: int = said("Number in admission order.")
+    parent: str = said("Stored parent, shortened, `–` for a root.")
+    tokens: int | None = said("Prompt and sampled tokens.")
+    chain_hash: str = said("Chain hash as recorded, `not recorded` if it was not.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class CustodyPage:
+    """`/rollouts/{rollout_id}/custody`: the hash chain as recorded."""
+
+    template: ClassVar[str] = "custody.html"
+    frame: Frame = said("What surrounds the page.")
+    header: Header = said("What every tab shows.")
+    rows: tuple[CustodyRow, ...] = said("Calls in admission order.")
+    recorded: int = said("Calls with a recorded chain hash.")
