@@ -42,6 +42,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 # Bodies above this are parsed in a thread, so that one 30 MB request cannot hold up
 # a thousand small ones.
 _HEAVY_BYTES = 512 * 1024
+_WATCH_AFTER_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,7 @@ class _Driver:
         self._engine_task: asyncio.Task[None] | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.TimerHandle | None = None
         self._finished = False
 
     def push(self, event: ev.Event) -> None:
@@ -226,11 +228,9 @@ class _Driver:
                     await self._obey(command)
         finally:
             self._live.in_flight.discard(call_id)
-            for task in (self._engine_task, self._watch_task):
-                if task is not None:
-                    task.cancel()
-            if self._timer is not None:
-                self._timer.cancel()
+            for pending in (self._engine_task, self._watch_task, self._timer, self._watcher):
+                if pending is not None:
+                    pending.cancel()
 
     async def _handle(self, event: ev.Event) -> list[ev.Command]:
         size = 0
@@ -248,8 +248,10 @@ class _Driver:
                 admitted = self._proxy._store.admit(command.admission)
                 admitted.add_done_callback(_forget)
             case ev.Ask():
-                self._engine_task = asyncio.create_task(self._ask(command.request))
-                self._watch_task = asyncio.create_task(self._watch())
+                loop = asyncio.get_running_loop()
+                self._engine_task = loop.create_task(self._ask(command.request))
+                # A reply that comes at once needs nobody to watch the client meanwhile.
+                self._watcher = loop.call_later(_WATCH_AFTER_S, self._start_watching)
             case ev.CancelEngine():
                 if self._engine_task is not None:
                     self._engine_task.cancel()
@@ -307,6 +309,9 @@ class _Driver:
             )
         else:
             self.push(ev.EngineAnswered(now_us(), reply))
+
+    def _start_watching(self) -> None:
+        self._watch_task = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
         while True:
