@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# torch and openenv live beside the product's environment, never in it.
+CONSUMERS ?= .venv-consumers
 PORT ?= 7860
 
-.PHONY: demo test check bench docs install install-test clean help
+.PHONY: demo test test-consumers check bench docs install install-test clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -34,6 +36,20 @@ test: install-test ## system packages, checks, all tests
 	$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest
 
+# torch comes first and pinned, so that nothing else chooses a build of it. Where the index
+# serves a GPU build, point PIP_EXTRA_INDEX_URL at PyTorch's CPU wheels.
+$(CONSUMERS)/.installed: pyproject.toml requirements.lock | $(BIN)/python
+	$(BIN)/python -m venv $(CONSUMERS)
+	$(CONSUMERS)/bin/python -m pip install --quiet --upgrade pip
+	$(CONSUMERS)/bin/python -m pip install --quiet torch==2.13.0
+	$(CONSUMERS)/bin/python -m pip install --quiet --constraint requirements.lock \
+		--editable '.[test]' openenv==0.10.0
+	@touch $@
+
+test-consumers: $(CONSUMERS)/.installed ## tests with real torch and openenv; none may be skipped
+	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 $(CONSUMERS)/bin/python -m pytest \
+		tests/engine/test_local.py tests/trace/test_openenv.py
+
 check: install-test ## formatting rules, types, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -49,4 +65,4 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python benchmarks/page.py
 
 clean: ## remove the environment and what tools left
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CONSUMERS) build dist .mypy_cache .ruff_cache .pytest_cache

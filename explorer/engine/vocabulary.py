@@ -30,6 +30,15 @@ def from_transformers(name: str) -> tuple[str, tuple[TokenPiece, ...]]:
     Raises:
         ConfigurationError: it cannot be loaded, or its bytes cannot be told exactly.
     """
+    return pieces_of(load_tokenizer(name))
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer as `transformers` loads it.
+
+    Raises:
+        ConfigurationError: it cannot be loaded, or its bytes cannot be told exactly.
+    """
     # Imported here: transformers takes a second, and only some servers need it.
     from transformers import AutoTokenizer
 
@@ -37,14 +46,20 @@ def from_transformers(name: str) -> tuple[str, tuple[TokenPiece, ...]]:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, use_fast=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"the tokenizer {name!r} cannot be loaded: {error}") from error
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ConfigurationError(
             f"the tokenizer {name!r} has no tokenizer.json, so the bytes of its ids cannot be "
             "told exactly"
         )
-    document = json.loads(backend.to_str())
-    digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+    return tokenizer
+
+
+def pieces_of(tokenizer: Any) -> tuple[str, tuple[TokenPiece, ...]]:
+    """The digest and every piece of a loaded tokenizer."""
+    backend = tokenizer.backend_tokenizer
+    text = backend.to_str()
+    document = json.loads(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return digest, tuple(_pieces(document, backend, set(tokenizer.all_special_ids)))
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from explorer.trace.assemble import training_trace
@@ -47,7 +48,9 @@ def test_borderline_values_parse() -> None:
     call = make_call("a", 1, [0], [0, 1, 2, 3, 4], logprobs=values)
     empty = make_call("b", 2, [0, 0, 1, 2, 3, 4, 5], [])
     parsed = parse(call, empty)
-    assert parsed.turns[0].per_token_logps == [-9999.0, 0.0, 0.0, 0.0, -1e-30]
+    # The record keeps float32, and its JSON number is exactly that value.
+    smallest = float(np.float32(-1e-30))
+    assert parsed.turns[0].per_token_logps == [-9999.0, 0.0, 0.0, 0.0, smallest]
     assert parsed.turns[1].completion_token_ids == []
 
 
