@@ -23,6 +23,7 @@ import pytest
 from explorer.engine.factory import make_engine
 from explorer.engine.local import LocalEngine
 from explorer.engine.local.child import context_length, load
+from explorer.engine.local.folder import model_folder, served_name
 from explorer.engine.local.network import CachedNetwork, PlainNetwork, choose_network
 from explorer.engine.local.prompts import LocalPrompts, readable
 from explorer.engine.probe import certify
@@ -110,6 +111,23 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_model_is_told(name: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         asyncio.run(LocalEngine(name).start())
+
+
+def test_a_hub_model_is_found_in_the_local_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    model = tmp_path / "models--somebody--small"
+    snapshot = model / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("0" * 40)
+    copied(snapshot)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert model_folder("somebody/small") == snapshot.resolve()
+    assert served_name("somebody/small") == "somebody/small"
+    assert served_name(str(MODEL)) == "tiny_model"
 
 
 def test_a_model_without_chat_template_is_told(tmp_path: Path) -> None:
