@@ -1,11 +1,14 @@
 """What the capture proxy costs: direct against proxied, in one run.
 
-    python benchmarks/proxy.py [--quick]
+    python benchmarks/proxy.py [--quick] [--rounds 3]
 
 Engine: `stub_engine.py`, 0 ms, prebuilt body, 200 prompt and 100 sampled ids with
 logprobs. Everything is on: keys, sampling policy, parsing, prefix index, custody chain,
 raw bodies, durable group commit before the reply. Stub, proxy and client share the
-machine's cores, so read the ratios, not the absolute numbers.
+machine's cores, so read the ratios, not the absolute numbers. A bare ASGI forwarder runs
+in the same round, without and with JSON decoding: what any Python proxy costs here. The
+clients are httpx, on which the openai SDK stands, and the leaner aiohttp, against which
+every proxy looks worse because "direct" costs less.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx
 import orjson
 
 HERE = Path(__file__).parent
@@ -90,8 +94,33 @@ class Target:
         self.keys = keys
 
 
+Post = Callable[[str, bytes, dict[str, str]], Awaitable[int]]
+
+
+@contextlib.asynccontextmanager
+async def client(kind: str) -> AsyncIterator[Post]:
+    """A way to post: `httpx`, on which the openai SDK stands, or the leaner `aiohttp`."""
+    if kind == "aiohttp":
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def lean(url: str, raw: bytes, headers: dict[str, str]) -> int:
+                async with session.post(url, data=raw, headers=headers) as response:
+                    await response.read()
+                    return response.status
+
+            yield lean
+        return
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(limits=limits, timeout=60) as session:
+
+        async def usual(url: str, raw: bytes, headers: dict[str, str]) -> int:
+            return (await session.post(url, content=raw, headers=headers)).status_code
+
+        yield usual
+
+
 async def load(
-    session: aiohttp.ClientSession, target: Target, at_once: int, calls: int
+    post: Post, target: Target, at_once: int, calls: int
 ) -> tuple[list[float], float]:
     """Latencies (ms) and calls per second of a closed loop."""
     raw = orjson.dumps({"model": "stub", "messages": MESSAGES, "temperature": 0.7})
@@ -105,10 +134,9 @@ async def load(
         }
         for _ in left:
             began = time.perf_counter()
-            async with session.post(target.url, data=raw, headers=headers) as response:
-                await response.read()
-                if response.status != 200:
-                    raise SystemExit(f"{response.status} from {target.url}")
+            status = await post(target.url, raw, headers)
+            if status != 200:
+                raise SystemExit(f"{status} from {target.url}")
             latencies.append((time.perf_counter() - began) * 1000)
 
     began = time.perf_counter()
@@ -123,32 +151,36 @@ def quantile(values: list[float], share: float) -> float:
 
 
 async def compare(
-    session: aiohttp.ClientSession, direct: Target, proxied: Target, pid: int, quick: bool
+    kind: str, targets: dict[str, Target], pid: int, quick: bool, rounds: int
 ) -> None:
-    """Throughput and latency, the two interleaved, medians of three rounds."""
+    """Throughput and latency of every target, interleaved, medians over the rounds."""
+    print(f"client {kind}; ratios are to direct in the same round")
     print(
-        f"{'in flight':>9} {'':>8} {'calls/s':>9} {'p50 ms':>8} {'p95 ms':>8}"
+        f"{'in flight':>9} {'':>10} {'calls/s':>9} {'ratio':>6} {'p50 ms':>8} {'p95 ms':>8}"
         f" {'CPU ms/call':>12}"
     )
-    for at_once, calls in ((1, 600), (32, 4000), (256, 4000)):
-        calls = calls // 4 if quick else calls
-        rows: dict[str, list[tuple[float, float, float, float]]] = {"direct": [], "proxied": []}
-        for _ in range(1 if quick else 3):
-            for name, target in (("direct", direct), ("proxied", proxied)):
-                before = cpu_s(pid)
-                latencies, rate = await load(session, target, at_once, calls)
-                used = (cpu_s(pid) - before) / calls * 1000
-                rows[name].append(
-                    (rate, quantile(latencies, 0.5), quantile(latencies, 0.95), used)
+    async with client(kind) as post:
+        for target in targets.values():
+            await load(post, target, 8, 100)
+        for at_once, calls in ((1, 400), (32, 3000), (256, 3000)):
+            calls = calls // 4 if quick else calls
+            rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in targets}
+            for _ in range(rounds):
+                direct_rate = 0.0
+                for name, target in targets.items():
+                    before = cpu_s(pid)
+                    latencies, rate = await load(post, target, at_once, calls)
+                    used = (cpu_s(pid) - before) / calls * 1000
+                    direct_rate = direct_rate or rate
+                    p50, p95 = quantile(latencies, 0.5), quantile(latencies, 0.95)
+                    rows[name].append((rate, rate / direct_rate, p50, p95, used))
+            for name, found in rows.items():
+                rate, ratio, p50, p95, used = map(statistics.median, zip(*found, strict=True))
+                shown = f"{used:12.3f}" if name == "proxied" else ""
+                print(
+                    f"{at_once:9d} {name:>10} {rate:9.0f} {ratio:6.2f} {p50:8.2f} {p95:8.2f}"
+                    f" {shown}"
                 )
-        medians = {
-            name: [statistics.median(column) for column in zip(*found, strict=True)]
-            for name, found in rows.items()
-        }
-        for name, (rate, p50, p95, used) in medians.items():
-            shown = f"{used:12.3f}" if name == "proxied" else f"{'':12}"
-            print(f"{at_once:9d} {name:>8} {rate:9.0f} {p50:8.2f} {p95:8.2f} {shown}")
-        print(f"{'':9} {'ratio':>8} {medians['proxied'][0] / medians['direct'][0]:9.2f}")
 
 
 async def grow(
@@ -199,22 +231,26 @@ def store_bytes(store: Path) -> int:
     return sum(path.stat().st_size for path in (store, Path(f"{store}.wal")) if path.exists())
 
 
-async def main(quick: bool) -> None:
+async def main(quick: bool, rounds: int) -> None:
     """Starts everything and prints the tables."""
     turns = TURNS // 5 if quick else TURNS
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         store = Path(folder) / "bench.duckdb"
-        stub, port = free_port(), free_port()
-        stack.enter_context(
-            process(sys.executable, str(HERE / "stub_engine.py"), str(stub), str(turns))
+        ports = [free_port() for _ in range(4)]
+        direct_url, bare_url, json_url, proxy_url = (
+            f"http://127.0.0.1:{port}" for port in ports
         )
-        direct_url, proxy_url = f"http://127.0.0.1:{stub}", f"http://127.0.0.1:{port}"
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as session:
-            await wait_for(session, direct_url + "/v1/models")
+        stub = (sys.executable, str(HERE / "stub_engine.py"), str(ports[0]), str(turns))
+        stack.enter_context(process(*stub))
+        forward = (sys.executable, str(HERE / "forwarder.py"))
+        stack.enter_context(process(*forward, str(ports[1]), direct_url))
+        stack.enter_context(process(*forward, str(ports[2]), direct_url, "json"))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            for url in (direct_url, bare_url, json_url):
+                await wait_for(session, url + "/v1/models")
             command = (sys.executable, "-m", "explorer", "serve", "--engine", direct_url)
             child = stack.enter_context(
-                process(*command, "--store", str(store), "--port", str(port))
+                process(*command, "--store", str(store), "--port", str(ports[3]))
             )
             await wait_for(session, proxy_url + "/healthz")
             token = operator_token(store)
@@ -225,16 +261,20 @@ async def main(quick: bool) -> None:
                     headers={"Authorization": f"Bearer {token}"},
                 ) as made:
                     keys.append(orjson.loads(await made.read())["capture_key"])
-            direct, proxied = Target(direct_url, ["none"]), Target(proxy_url, keys)
-            await load(session, direct, 8, 200)
-            await load(session, proxied, 8, 200)
-            await compare(session, direct, proxied, child.pid, quick)
-            await grow(session, direct, proxied, child.pid, store, turns)
+            targets = {
+                "direct": Target(direct_url, ["none"]),
+                "forwarder": Target(bare_url, ["none"]),
+                "+ JSON": Target(json_url, ["none"]),
+                "proxied": Target(proxy_url, keys),
+            }
+            for kind in ("httpx", "aiohttp"):
+                await compare(kind, targets, child.pid, quick, rounds)
+            await grow(session, targets["direct"], targets["proxied"], child.pid, store, turns)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="a quarter of the calls, one round"
-    )
-    asyncio.run(main(parser.parse_args().quick))
+    parser.add_argument("--quick", action="store_true", help="a quarter of the calls")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to take medians of")
+    chosen = parser.parse_args()
+    asyncio.run(main(chosen.quick, chosen.rounds))

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import error_message, loads
@@ -79,11 +80,13 @@ class HttpEngine:
                 f"the engine address {url!r} must look like http://host:port"
             )
         self.base = url.rstrip("/").removesuffix("/v1")
+        self._chat = URL(self.base + "/v1/chat/completions")
         self.model = model
         self._key = api_key
         self._pool = pool
         self._connect_s = connect_timeout_s
         self._session: aiohttp.ClientSession | None = None
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._tokenizer = tokenizer
         self._pieces: tuple[str, tuple[TokenPiece, ...]] | None = None
 
@@ -116,6 +119,13 @@ class HttpEngine:
             raise EngineUnavailable("the engine client is not started")
         return self._session
 
+    def _timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
+        kept = self._timeouts.get(timeout_s)
+        if kept is None:
+            kept = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
+            self._timeouts = {timeout_s: kept}
+        return kept
+
     async def generate(self, request: EngineRequest) -> EngineReply:
         """One un-streamed completion.
 
@@ -126,15 +136,13 @@ class HttpEngine:
         data = request.raw if request.raw is not None else orjson.dumps(request.body)
         try:
             async with self.session.post(
-                self.base + "/v1/chat/completions",
+                self._chat,
                 data=data,
                 headers={
                     "Content-Type": "application/json",
                     "X-Request-Id": request.request_id,
                 },
-                timeout=aiohttp.ClientTimeout(
-                    total=request.timeout_s, sock_connect=self._connect_s
-                ),
+                timeout=self._timeout(request.timeout_s),
             ) as response:
                 body = await response.read()
                 return EngineReply(response.status, clean_headers(response.headers), body)
@@ -157,15 +165,13 @@ class HttpEngine:
         body = dict(request.body) | {"stream": True, "stream_options": {"include_usage": True}}
         try:
             async with self.session.post(
-                self.base + "/v1/chat/completions",
+                self._chat,
                 data=orjson.dumps(body),
                 headers={
                     "Content-Type": "application/json",
                     "X-Request-Id": request.request_id,
                 },
-                timeout=aiohttp.ClientTimeout(
-                    total=request.timeout_s, sock_connect=self._connect_s
-                ),
+                timeout=self._timeout(request.timeout_s),
             ) as response:
                 if response.status != 200:
                     text = await response.read()

@@ -192,18 +192,18 @@ def _entries(choice: Mapping[str, Any]) -> list[Any] | None:
 def _id_array(value: Any, what: str, notes: list[Note]) -> IdArray | None:
     if not isinstance(value, list):
         return None
-    try:
-        wide = np.array(value, dtype=np.int64) if value else np.zeros(0, np.int64)
-    except (ValueError, TypeError, OverflowError):
-        wide = None
     # numpy would take True and 1.5 for numbers; an id is a true integer.
-    if wide is None or wide.ndim != 1 or not set(map(type, value)) <= _INTEGER:
+    if not set(map(type, value)) <= _INTEGER:
         notes.append(Note("invalid_token_id", f"{what} holds something that is no integer"))
         return None
-    if wide.size and (int(wide.min()) < 0 or int(wide.max()) > _MAX_ID):
+    try:
+        ids = np.array(value, dtype=np.int32)
+    except OverflowError:
+        ids = None
+    if ids is None or (ids.size and int(ids.min()) < 0):
         notes.append(Note("invalid_token_id", f"{what} holds an id outside 0..2^31-1"))
         return None
-    return wide.astype(np.int32)
+    return ids
 
 
 def _prompt_ids(
