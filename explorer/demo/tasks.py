@@ -79,7 +79,11 @@ def price_task(item: str, plus: int) -> Task:
 
 
 def make_tasks(seed: int) -> list[Task]:
-    """Seven tasks of graded difficulty, the same for one seed."""
+    """Seven tasks of graded difficulty, the same for one seed.
+
+    The last asks for two tools in turn, which the shipped model has hardly learnt: a group
+    without variance, as every trainer knows them.
+    """
     dice = random.Random(seed)  # noqa: S311 - reproducible tasks, no secret
 
     def number(digits: int) -> int:
@@ -90,8 +94,8 @@ def make_tasks(seed: int) -> list[Task]:
         sum_task(number(2), "+", number(2)),
         sum_task(number(3), "-", number(2)),
         sum_task(number(2), "*", number(1)),
-        sum_task(number(4), "+", number(3)),
-        price_task(dice.choice(sorted(PRICES)), number(2)),
+        sum_task(number(3), "+", number(3)),
+        sum_task(number(1), "*", number(1)),
         price_task(dice.choice(sorted(PRICES)), number(1)),
     ]
 

@@ -155,9 +155,11 @@ async def raw_body(
 async def reward_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
     """Records a reward; the latest one counts, earlier ones stay on the record."""
     wanted = requests.read_reward(await request.body())
-    event = await api.desk.reward(
-        requests.checked_id(rollout_id), wanted.reward, wanted.payload, wanted.ok
-    )
+    known = requests.checked_id(rollout_id)
+    event = await api.desk.reward(known, wanted.reward, wanted.payload, wanted.ok)
+    if (await api.desk.live(known)).closed:
+        # Listings show the verdict's summary: it follows what changed.
+        await api.judged.get(known)
     return JSONResponse({"sequence": event.sequence, "reward": event.reward})
 
 
