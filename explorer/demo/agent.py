@@ -2,7 +2,8 @@
 
 Owns: how an episode runs, including the habits of real harnesses that make a turn tree
 interesting: a title call, a retried turn, two attempts side by side, a failed call, a
-turn cut by its length, a compacted context, reasoning that is not sent back.
+turn cut by its length, a compacted context, reasoning that is not sent back, greedy
+sampling (of which nothing can be trained).
 Must not know: the proxy; it is given a base address and a key like any harness.
 """
 
@@ -33,6 +34,7 @@ class Habit(StrEnum):
     CUT = "cut"
     COMPACT = "compact"
     FORGETFUL = "forgetful"
+    GREEDY = "greedy"
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class DemoAgent:
 
     async def _say(self, episode: Episode, **more: Any) -> Any:
         """One agent turn; the reply's message."""
+        if episode.has(Habit.GREEDY):
+            more = {"temperature": 0} | more
         reply = await self._client.chat.completions.create(
             model=self._model,
             messages=episode.messages,  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ _HABITS: tuple[tuple[Habit, ...], ...] = (
     (Habit.FAILURE, Habit.TITLE),
     (Habit.CUT,),
     (Habit.FORGETFUL,),
+    (Habit.GREEDY,),
 )
 
 

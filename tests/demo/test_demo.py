@@ -87,7 +87,20 @@ def test_most_rollouts_train_and_their_traces_hold_what_the_engine_sampled(
         trace = live.api("GET", f"/api/v1/rollouts/{outcome.rollout_id}/training-trace")
         ones = sum(sum(turn["loss_mask"]) for turn in trace["turns"])
         assert ones == shown["verdict"]["supervised_tokens"] > 0
-    assert trainable >= len(outcomes) // 2
+    assert len(outcomes) // 2 <= trainable < len(outcomes)
+
+
+def test_a_greedy_rollout_is_shown_with_the_reason_why_it_cannot_train(
+    recorded: tuple[Live, list[Outcome]],
+) -> None:
+    live, outcomes = recorded
+    shown = [live.api("GET", f"/api/v1/rollouts/{outcome.rollout_id}") for outcome in outcomes]
+    greedy = [item for item in shown if "greedy" in item["metadata"]["habits"]]
+    assert greedy
+    for item in greedy:
+        codes = [reason["code"] for reason in item["verdict"]["reasons"]]
+        assert codes == ["nothing_trainable"]
+        assert "greedy" in item["verdict"]["reasons"][0]["message"]
 
 
 def test_every_page_of_every_rollout_opens(recorded: tuple[Live, list[Outcome]]) -> None:
