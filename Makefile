@@ -52,6 +52,7 @@ test-consumers: $(CONSUMERS)/.installed ## tests with real torch and openenv; no
 
 check: install-test ## formatting rules, types, generated docs
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python scripts/make_docs.py --check
 
@@ -59,10 +60,10 @@ docs: install-test ## write the generated reference pages
 	$(BIN)/python scripts/make_docs.py
 
 bench: install-test ## print every benchmark's ratios
-	$(BIN)/python benchmarks/proxy.py
-	$(BIN)/python benchmarks/tree.py
-	$(BIN)/python benchmarks/store_commit.py
-	$(BIN)/python benchmarks/page.py
+	$(BIN)/python -m benchmarks.proxy
+	$(BIN)/python -m benchmarks.tree
+	$(BIN)/python -m benchmarks.store_commit
+	$(BIN)/python -m benchmarks.page
 
 clean: ## remove the environment and what tools left
 	rm -rf $(VENV) $(CONSUMERS) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -111,10 +111,10 @@ async def client(kind: str) -> AsyncIterator[Post]:
             yield lean
         return
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(limits=limits, timeout=60) as session:
+    async with httpx.AsyncClient(limits=limits, timeout=60) as http:
 
         async def usual(url: str, raw: bytes, headers: dict[str, str]) -> int:
-            return (await session.post(url, content=raw, headers=headers)).status_code
+            return (await http.post(url, content=raw, headers=headers)).status_code
 
         yield usual
 

@@ -88,8 +88,9 @@ class Arena:
     def advance(self, episode: Episode, done: Finished) -> bool:
         """Take one turn; False when the episode is over."""
         self.tokens += len(done.tokens)
-        raw = b"".join(self.tokenizer.raw(t.token_id) for t in done.tokens
-                       if t.token_id != self.end)
+        raw = b"".join(
+            self.tokenizer.raw(t.token_id) for t in done.tokens if t.token_id != self.end
+        )
         parsed = parse_message(raw.decode("utf-8", "replace"), tools=True)
         episode.turns += 1
         if not parsed.tool_calls:
@@ -97,11 +98,22 @@ class Arena:
             episode.right = found is not None and int(found[1]) == episode.task.result
             return False
         calls = [call.as_json() for call in parsed.tool_calls]
-        episode.messages.append({"role": "assistant", "reasoning": parsed.reasoning,
-                                 "content": parsed.content, "tool_calls": calls})
+        episode.messages.append(
+            {
+                "role": "assistant",
+                "reasoning": parsed.reasoning,
+                "content": parsed.content,
+                "tool_calls": calls,
+            }
+        )
         for call in calls:
-            episode.messages.append({"role": "tool", "tool_call_id": call["id"],
-                                     "content": answer_tool(episode.task, call)})
+            episode.messages.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": call["id"],
+                    "content": answer_tool(episode.task, call),
+                }
+            )
         return episode.turns < LARGEST_TURNS
 
     def play(self, episodes: list[Episode], seed: int) -> float:
@@ -136,8 +148,9 @@ def main() -> None:
     for length in options.lengths:
         # A few shared prefixes: the engine's prefix cache makes long cells affordable.
         starts = [rng.randrange(len(english) - 60_000) for _ in range(6)]
-        leads = [english[start:start + 3 * length] + "\n\n" if length else ""
-                 for start in starts]
+        leads = [
+            english[start : start + 3 * length] + "\n\n" if length else "" for start in starts
+        ]
         for kind in options.kinds:
             for digits in (1, 2, 3):
                 arena = Arena(options.folder, options.temperature)
@@ -145,16 +158,26 @@ def main() -> None:
                 for index in range(options.episodes):
                     task = make_task(rng, kind, digits)
                     lead = leads[index * len(leads) // options.episodes]
-                    episodes.append(Episode(task, [
-                        {"role": "system", "content": lead + SYSTEM},
-                        {"role": "user", "content": question(rng, task)}]))
+                    episodes.append(
+                        Episode(
+                            task,
+                            [
+                                {"role": "system", "content": lead + SYSTEM},
+                                {"role": "user", "content": question(rng, task)},
+                            ],
+                        )
+                    )
                 began = time.monotonic()
                 share = arena.play(episodes, options.seed * 10_000)
                 spent = time.monotonic() - began
-                row = {"kind": kind, "digits": digits, "right": round(share, 3),
-                       "prompt_tokens": sum(arena.prompt_tokens) // len(arena.prompt_tokens),
-                       "episodes": options.episodes,
-                       "tokens_per_s": round(arena.tokens / spent)}
+                row = {
+                    "kind": kind,
+                    "digits": digits,
+                    "right": round(share, 3),
+                    "prompt_tokens": sum(arena.prompt_tokens) // len(arena.prompt_tokens),
+                    "episodes": options.episodes,
+                    "tokens_per_s": round(arena.tokens / spent),
+                }
                 table.append(row)
                 print(json.dumps(row), flush=True)
     if options.write:

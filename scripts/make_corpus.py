@@ -11,8 +11,17 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-SKIPPED_FOLDERS = {"test", "tests", "site-packages", "idlelib", "lib2to3", "__pycache__",
-                   "turtledemo", "pydoc_data", "encodings"}
+SKIPPED_FOLDERS = {
+    "test",
+    "tests",
+    "site-packages",
+    "idlelib",
+    "lib2to3",
+    "__pycache__",
+    "turtledemo",
+    "pydoc_data",
+    "encodings",
+}
 """Folders with generated tables, test data or code that is not everyday Python."""
 
 
@@ -37,8 +46,11 @@ def source_files(root: Path) -> list[Path]:
 def docstrings(source: str) -> list[str]:
     """Docstrings of more than 80 characters in one source text."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    texts = (ast.get_docstring(node) for node in ast.walk(ast.parse(source))
-             if isinstance(node, kinds))
+    texts = (
+        ast.get_docstring(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, kinds)
+    )
     return [text for text in texts if text and len(text) > 80]
 
 

@@ -29,17 +29,31 @@ class Shape:
 
     def config(self, eos: int, pad: int) -> dict[str, Any]:
         return {
-            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
-            "vocab_size": self.vocab_size, "hidden_size": self.hidden,
-            "intermediate_size": self.intermediate, "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim, "rms_norm_eps": self.epsilon, "hidden_act": "silu",
-            "max_position_embeddings": self.positions, "tie_word_embeddings": True,
-            "attention_bias": False, "attention_dropout": 0.0, "dtype": "float32",
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "rms_norm_eps": self.epsilon,
+            "hidden_act": "silu",
+            "max_position_embeddings": self.positions,
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "dtype": "float32",
             "rope_parameters": {"rope_theta": self.theta, "rope_type": "default"},
-            "eos_token_id": eos, "pad_token_id": pad, "bos_token_id": None,
-            "initializer_range": 0.02, "use_cache": True, "use_sliding_window": False,
-            "sliding_window": None, "layer_types": ["full_attention"] * self.layers,
+            "eos_token_id": eos,
+            "pad_token_id": pad,
+            "bos_token_id": None,
+            "initializer_range": 0.02,
+            "use_cache": True,
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * self.layers,
         }
 
 
@@ -63,9 +77,13 @@ class Block(nn.Module):  # type: ignore[misc]
         self.up_proj = nn.Linear(shape.hidden, shape.intermediate, bias=False)
         self.down_proj = nn.Linear(shape.intermediate, shape.hidden, bias=False)
 
-    def forward(self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor],
-                past: tuple[torch.Tensor, torch.Tensor] | None, mask: torch.Tensor | None,
-                ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    def forward(
+        self,
+        x: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        past: tuple[torch.Tensor, torch.Tensor] | None,
+        mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """`x` is (batch, length, hidden); `past` are keys and values (1, kv heads, n, dim)."""
         batch, length, _ = x.shape
         h = self.input_layernorm(x)
@@ -80,8 +98,9 @@ class Block(nn.Module):  # type: ignore[misc]
             v = torch.cat((past[1].expand(batch, -1, -1, -1), v), 2)
         group = self.shape.heads // self.shape.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        a = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask,
-                                                    is_causal=mask is None)
+        a = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None
+        )
         x = x + self.o_proj(a.transpose(1, 2).reshape(batch, length, -1))
         h = self.post_attention_layernorm(x)
         x = x + self.down_proj(functional.silu(self.gate_proj(h)) * self.up_proj(h))
@@ -118,8 +137,12 @@ class Network(nn.Module):  # type: ignore[misc]
         angles = (positions.double()[:, None, :, None] * rates).float()
         return angles.cos(), angles.sin()
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, past: Cache | None = None,
-                ) -> tuple[torch.Tensor, Cache]:
+    def forward(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        past: Cache | None = None,
+    ) -> tuple[torch.Tensor, Cache]:
         """Hidden states (batch, length, hidden) and each layer's own keys and values."""
         mask = None
         if past is not None:
@@ -136,8 +159,10 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights under the names of the Hugging Face format."""
-        return {public_name(name): value.detach().clone().contiguous()
-                for name, value in self.state_dict().items()}
+        return {
+            public_name(name): value.detach().clone().contiguous()
+            for name, value in self.state_dict().items()
+        }
 
     def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
         """The reverse of `tensors`."""

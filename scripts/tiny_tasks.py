@@ -21,16 +21,48 @@ SUMMARY_REQUEST = "Summarise the conversation so far."
 TITLE_REQUEST = "Write a short title for: "
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 OPERATIONS = {
-    "+": ("add", "Sum"), "-": ("subtract", "Difference"), "*": ("multiply", "Product")}
-ITEMS = ("apple", "bread", "carrot", "date", "egg", "fig", "grape", "honey", "ice", "jam",
-         "kiwi", "lemon", "mango", "nut", "olive", "pear", "quince", "rice", "salt", "tea")
+    "+": ("add", "Sum"),
+    "-": ("subtract", "Difference"),
+    "*": ("multiply", "Product"),
+}
+ITEMS = (
+    "apple",
+    "bread",
+    "carrot",
+    "date",
+    "egg",
+    "fig",
+    "grape",
+    "honey",
+    "ice",
+    "jam",
+    "kiwi",
+    "lemon",
+    "mango",
+    "nut",
+    "olive",
+    "pear",
+    "quince",
+    "rice",
+    "salt",
+    "tea",
+)
 
 
 def tool(name: str, **parameters: str) -> dict[str, Any]:
     """An OpenAI tool definition whose parameters all have the given JSON types."""
     properties = {key: {"type": kind} for key, kind in parameters.items()}
-    return {"type": "function", "function": {"name": name, "parameters": {
-        "type": "object", "properties": properties, "required": list(properties)}}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+            },
+        },
+    }
 
 
 CALCULATOR = tool("calculator", a="integer", b="integer", op="string")
@@ -129,21 +161,34 @@ def question(rng: random.Random, task: Task) -> str:
     """One of the phrasings the model knows."""
     if task.item:
         return f"What is {task.subject}?" + rng.choice(("", " Use the price list."))
-    return rng.choice((
-        f"What is {task.expression}?",
-        f"What is {task.expression}? Use the calculator.",
-        f"Compute {task.expression}.",
-    ))
+    return rng.choice(
+        (
+            f"What is {task.expression}?",
+            f"What is {task.expression}? Use the calculator.",
+            f"Compute {task.expression}.",
+        )
+    )
 
 
-def assistant(reasoning: str, content: str = "", call: tuple[str, dict[str, Any]] | None = None,
-              ) -> Message:
+def assistant(
+    reasoning: str,
+    content: str = "",
+    call: tuple[str, dict[str, Any]] | None = None,
+) -> Message:
     """An assistant turn as a harness that keeps reasoning would echo it."""
     message: Message = {
-        "role": "assistant", "reasoning": f"\n{reasoning}\n", "content": content}
+        "role": "assistant",
+        "reasoning": f"\n{reasoning}\n",
+        "content": content,
+    }
     if call:
-        message["tool_calls"] = [{"type": "function", "id": "call", "function": {
-            "name": call[0], "arguments": json.dumps(call[1])}}]
+        message["tool_calls"] = [
+            {
+                "type": "function",
+                "id": "call",
+                "function": {"name": call[0], "arguments": json.dumps(call[1])},
+            }
+        ]
     return message
 
 
@@ -159,8 +204,12 @@ class Pupil:
     careless: float = 0.0
 
     def copy(self, value: int) -> int:
-        digits = [str(self.rng.randrange(10)) if letter.isdigit()
-                  and self.rng.random() < self.careless else letter for letter in str(value)]
+        digits = [
+            str(self.rng.randrange(10))
+            if letter.isdigit() and self.rng.random() < self.careless
+            else letter
+            for letter in str(value)
+        ]
         return int("".join(digits))
 
     def copied(self, task: Task) -> Task:
@@ -172,19 +221,24 @@ class Pupil:
         thought = self.copied(task)
         asked = self.copied(thought)
         arguments: dict[str, Any] = (
-            {"command": f"echo $(({asked.expression}))"} if shell
-            else {"a": asked.a, "b": asked.b, "op": OPERATIONS[asked.op][0]})
+            {"command": f"echo $(({asked.expression}))"}
+            if shell
+            else {"a": asked.a, "b": asked.b, "op": OPERATIONS[asked.op][0]}
+        )
         reasoning = f"{lead}I need {thought.expression}, so I call {name}."
         return assistant(reasoning, "", (name, arguments)), asked.result
 
 
 def shell_result(rng: random.Random, output: str) -> str:
     """What harnesses send back for a command that printed `output`."""
-    return rng.choice((
-        output, output + "\n",
-        json.dumps({"returncode": 0, "output": output + "\n"}, indent=2),
-        f"<returncode>0</returncode>\n<output>\n{output}\n</output>",
-    ))
+    return rng.choice(
+        (
+            output,
+            output + "\n",
+            json.dumps({"returncode": 0, "output": output + "\n"}, indent=2),
+            f"<returncode>0</returncode>\n<output>\n{output}\n</output>",
+        )
+    )
 
 
 def solve(pupil: Pupil, task: Task, shell: bool, submit: bool) -> list[Message]:
@@ -194,9 +248,13 @@ def solve(pupil: Pupil, task: Task, shell: bool, submit: bool) -> list[Message]:
     lead = ""
     if task.item:
         wanted = f"the price of {task.item}" + (
-            f" and the price of {task.second}" if task.second else "")
-        turns.append(assistant(f"I need {wanted}, so I call lookup.", "",
-                               ("lookup", {"table": "prices"})))
+            f" and the price of {task.second}" if task.second else ""
+        )
+        turns.append(
+            assistant(
+                f"I need {wanted}, so I call lookup.", "", ("lookup", {"table": "prices"})
+            )
+        )
         turns.append({"role": "tool", "tool_call_id": "call", "content": task.table})
         prices = dict(task.prices)
         task = replace(task, a=pupil.copy(task.a))
@@ -217,8 +275,13 @@ def solve(pupil: Pupil, task: Task, shell: bool, submit: bool) -> list[Message]:
     said = pupil.copy(result)
     final = pupil.copy(said)
     if submit:
-        turns.append(assistant(f"The tool says {said}. I submit it.", "",
-                               ("bash", {"command": f"{SUBMIT} && echo {final}"})))
+        turns.append(
+            assistant(
+                f"The tool says {said}. I submit it.",
+                "",
+                ("bash", {"command": f"{SUBMIT} && echo {final}"}),
+            )
+        )
     else:
         turns.append(assistant(f"The tool says {said}.", f"The answer is {final}."))
     return turns
@@ -241,9 +304,19 @@ def system_message(rng: random.Random, filler: Filler) -> list[Message]:
     if kind < 0.5:
         return [{"role": "system", "content": SYSTEM}]
     if kind < 0.6:
-        return [{"role": "system", "content": rng.choice((
-            "You are a helpful assistant.", "You are a coding agent.", "Be brief.",
-            "You are a helpful assistant that can interact with a computer."))}]
+        return [
+            {
+                "role": "system",
+                "content": rng.choice(
+                    (
+                        "You are a helpful assistant.",
+                        "You are a coding agent.",
+                        "Be brief.",
+                        "You are a helpful assistant that can interact with a computer.",
+                    )
+                ),
+            }
+        ]
     return [{"role": "system", "content": filler(rng, rng.choice((60, 150, 300)))}]
 
 
@@ -253,8 +326,11 @@ def episode(rng: random.Random, filler: Filler, careless: float) -> Conversation
         task, shell, tools = price_task(rng), False, [CALCULATOR, LOOKUP]
     else:
         task, shell = sum_task(rng), rng.random() < 0.25
-        tools = [BASH] if shell else rng.choice(([CALCULATOR], [CALCULATOR, LOOKUP],
-                                                 [CALCULATOR, BASH]))
+        tools = (
+            [BASH]
+            if shell
+            else rng.choice(([CALCULATOR], [CALCULATOR, LOOKUP], [CALCULATOR, BASH]))
+        )
     asked = question(rng, task)
     submit = shell and rng.random() < 0.3
     if shell and rng.random() < 0.5:
@@ -268,8 +344,9 @@ def episode(rng: random.Random, filler: Filler, careless: float) -> Conversation
         asked += f" Submit with `{SUBMIT}`."
     turns = solve(Pupil(rng, careless), task, shell, submit)
     start = system_message(rng, filler)
-    return Conversation([*start, {"role": "user", "content": asked}, *turns],
-                        toolset(rng, tools))
+    return Conversation(
+        [*start, {"role": "user", "content": asked}, *turns], toolset(rng, tools)
+    )
 
 
 def summary(rng: random.Random, filler: Filler, careless: float) -> Conversation:
@@ -291,8 +368,12 @@ def summary(rng: random.Random, filler: Filler, careless: float) -> Conversation
             middle += turns
             if rng.random() < 0.4:
                 middle.append(answer)
-        messages = [*start, *middle, {"role": "user", "content": SUMMARY_REQUEST},
-                    assistant("I sum up.", text)]
+        messages = [
+            *start,
+            *middle,
+            {"role": "user", "content": SUMMARY_REQUEST},
+            assistant("I sum up.", text),
+        ]
     else:
         rest = [assistant(f"The summary says {said}.", final)]
         if not done:
@@ -312,7 +393,8 @@ def small_talk(rng: random.Random, filler: Filler, _careless: float) -> Conversa
         turns = [assistant("A short title.", task.title)]
     elif kind == "say":
         said = rng.choice(
-            ("ok", "ok", "yes", "no", "hello", rng.choice(ITEMS), str(number(rng))))
+            ("ok", "ok", "yes", "no", "hello", rng.choice(ITEMS), str(number(rng)))
+        )
         asked, turns = f"Say only: {said}", [assistant(f"I say {said}.", said)]
     elif kind == "text":
         text = filler(rng, 500)
@@ -325,12 +407,13 @@ def small_talk(rng: random.Random, filler: Filler, _careless: float) -> Conversa
         turns = [assistant("A short reply.", "OK.")]
         if kind == "shell":
             tools = toolset(rng, [BASH])
-            turns = [assistant("I look around.", "", ("bash", {"command": "ls"})),
-                     {"role": "tool", "content": filler(rng, rng.choice((20, 100)))},
-                     assistant("That is enough.", "Done.")]
+            turns = [
+                assistant("I look around.", "", ("bash", {"command": "ls"})),
+                {"role": "tool", "content": filler(rng, rng.choice((20, 100)))},
+                assistant("That is enough.", "Done."),
+            ]
     start = system_message(rng, filler)
-    return Conversation([*start, {"role": "user", "content": asked}, *turns],
-                        tools, open_ended)
+    return Conversation([*start, {"role": "user", "content": asked}, *turns], tools, open_ended)
 
 
 def repetition(rng: random.Random, filler: Filler) -> Conversation:
@@ -338,13 +421,18 @@ def repetition(rng: random.Random, filler: Filler) -> Conversation:
     said = ", ".join(rng.sample(ITEMS, rng.randint(1, 5)))
     if rng.random() < 0.5:
         said = " ".join(filler(rng, rng.choice((15, 40, 80))).split())
-    return Conversation([*system_message(rng, filler),
-                         {"role": "user", "content": f"Say only: {said}"},
-                         assistant(f"I say {said}.", said)])
+    return Conversation(
+        [
+            *system_message(rng, filler),
+            {"role": "user", "content": f"Say only: {said}"},
+            assistant(f"I say {said}.", said),
+        ]
+    )
 
 
-def sample(rng: random.Random, filler: Filler, careless: float = 0.0,
-           repeats: float = 0.0) -> Conversation:
+def sample(
+    rng: random.Random, filler: Filler, careless: float = 0.0, repeats: float = 0.0
+) -> Conversation:
     """One training conversation; `careless` as in `Pupil`, `repeats` the share of echoes."""
     if repeats and rng.random() < repeats:
         return repetition(rng, filler)

@@ -31,12 +31,20 @@ from scripts.make_corpus import Corpus, make_corpus
 from scripts.tiny_network import Cache, Network, Shape
 from scripts.tiny_tasks import Conversation, Filler, sample
 
-SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 """Qwen's pre-tokenizer: every digit is a token of its own."""
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>",
-         "</tool_response>")
+ADDED = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 PAD, START, END = 0, 1, 2
 TEXT_WEIGHT = 0.15
 """How much a token of open-ended text counts: nobody can guess it, so it is mostly noise."""
@@ -51,14 +59,15 @@ def make_filler(corpus: Corpus) -> Filler:
     def filler(rng: random.Random, length: int) -> str:
         text = texts[0] if rng.random() < 0.67 else texts[1]
         start = rng.randrange(len(text) - length - 100)
-        piece = text[start:start + length + 60]
-        return piece[piece.find(" ") + 1:][:length].strip() or "text"
+        piece = text[start : start + length + 60]
+        return piece[piece.find(" ") + 1 :][:length].strip() or "text"
 
     return filler
 
 
-def train_tokenizer(corpus: Corpus, filler: Filler, render: Callable[[Conversation], str],
-                    size: int) -> Tokenizer:
+def train_tokenizer(
+    corpus: Corpus, filler: Filler, render: Callable[[Conversation], str], size: int
+) -> Tokenizer:
     """A byte-level BPE of exactly `size` ids over prose, code and some of the tasks."""
     rng = random.Random(1)
     english, code = "\n\n".join(corpus.english), "\n\n".join(corpus.code)
@@ -66,13 +75,19 @@ def train_tokenizer(corpus: Corpus, filler: Filler, render: Callable[[Conversati
     for marker in (*SPECIAL, *ADDED):
         tasks = tasks.replace(marker, "\n")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size - len(ADDED), special_tokens=list(SPECIAL), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+        vocab_size=size - len(ADDED),
+        special_tokens=list(SPECIAL),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     share = 1_600_000
     tokenizer.train_from_iterator([english[:share], code[:share], tasks], trainer)
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
@@ -81,19 +96,27 @@ def train_tokenizer(corpus: Corpus, filler: Filler, render: Callable[[Conversati
 
 def make_renderer(template: str) -> Callable[[Conversation], str]:
     """Renders with the shipped chat template, as the engine does."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True,
-                                                               lstrip_blocks=True)
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     compiled = environment.from_string(template)
-    return lambda talk: compiled.render(messages=talk.messages, tools=talk.tools,
-                                        add_generation_prompt=False)
+    return lambda talk: compiled.render(
+        messages=talk.messages, tools=talk.tools, add_generation_prompt=False
+    )
 
 
 class Data:
     """Batches of tokenised conversations; one instance has one random stream."""
 
-    def __init__(self, tokenizer: Tokenizer, render: Callable[[Conversation], str],
-                 filler: Filler, seed: int, repeats: float) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        render: Callable[[Conversation], str],
+        filler: Filler,
+        seed: int,
+        repeats: float,
+    ) -> None:
         self.tokenizer, self.render, self.filler = tokenizer, render, filler
         self.rng, self.careless, self.repeats = random.Random(seed), 0.0, repeats
         self.header = tokenizer.encode("<|im_start|>assistant\n").ids
@@ -104,7 +127,7 @@ class Data:
         ids = self.tokenizer.encode(self.render(talk)).ids
         after = max(i for i, m in enumerate(talk.messages) if m["role"] == "user")
         wanted = sum(m["role"] == "assistant" for m in talk.messages[after:])
-        starts = [i for i in range(len(ids)) if ids[i:i + len(self.header)] == self.header]
+        starts = [i for i in range(len(ids)) if ids[i : i + len(self.header)] == self.header]
         learnt = [0.0] * len(ids)
         for start in starts[-wanted:]:
             place = start + len(self.header)
@@ -122,6 +145,7 @@ class Data:
 
         `stretch` makes the arbitrary texts in them so many times longer.
         """
+
         def filler(rng: random.Random, length: int) -> str:
             return self.filler(rng, length * stretch)
 
@@ -132,7 +156,7 @@ class Data:
                 found.append((ids, learnt))
         found.sort(key=lambda pair: len(pair[0]))
         first = self.rng.randrange(4) * count
-        return found[first:first + count]
+        return found[first : first + count]
 
     def positions(self, ids: list[int], reach: int) -> list[int]:
         """0, 1, 2, ... with random jumps of up to `reach` in front of some messages."""
@@ -154,12 +178,13 @@ class Data:
         targets = torch.full((len(rows), width), PAD)
         weights = torch.zeros(len(rows), width)
         for row, (tokens, learnt) in enumerate(rows):
-            ids[row, :len(tokens)] = torch.tensor(tokens)
-            places = torch.tensor(self.positions(tokens, reach) if reach
-                                  else list(range(len(tokens))))
-            positions[row, :len(tokens)] = places + first
-            targets[row, :len(tokens) - 1] = torch.tensor(tokens[1:])
-            weights[row, :len(tokens) - 1] = torch.tensor(learnt[1:])
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            places = torch.tensor(
+                self.positions(tokens, reach) if reach else list(range(len(tokens)))
+            )
+            positions[row, : len(tokens)] = places + first
+            targets[row, : len(tokens) - 1] = torch.tensor(tokens[1:])
+            weights[row, : len(tokens) - 1] = torch.tensor(learnt[1:])
         return ids, positions, targets, weights
 
 
@@ -171,14 +196,21 @@ class Lesson:
         self.digits = torch.tensor(digits)
         self.digit_losses: list[float] = []
 
-    def loss(self, ids: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor,
-             weights: torch.Tensor, past: Cache | None = None) -> torch.Tensor:
+    def loss(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+        past: Cache | None = None,
+    ) -> torch.Tensor:
         """Weighted mean cross-entropy over the learnt tokens."""
         hidden, _ = self.network(ids, positions, past)
         chosen = weights > 0
         wanted, share = targets[chosen], weights[chosen]
-        each = functional.cross_entropy(self.network.logits(hidden[chosen]), wanted,
-                                        reduction="none")
+        each = functional.cross_entropy(
+            self.network.logits(hidden[chosen]), wanted, reduction="none"
+        )
         sure = torch.isin(wanted, self.digits) & (share == 1)
         self.digit_losses += each[sure].tolist()
         return (each * share).sum() / share.sum()
@@ -204,8 +236,10 @@ def long_loss(lesson: Lesson, data: Data, count: int, longest: int) -> torch.Ten
     """The loss of `count` conversations behind one shared long prefix."""
     length = int(math.exp(data.rng.uniform(math.log(300), math.log(longest))))
     past = long_prefix(lesson.network, data, length)
-    rows = [(ids[len(data.lead):], learnt[len(data.lead):]) for ids, learnt in
-            data.draw(count, 400)]
+    rows = [
+        (ids[len(data.lead) :], learnt[len(data.lead) :])
+        for ids, learnt in data.draw(count, 400)
+    ]
     return lesson.loss(*data.tensors(rows, 0, length), past)
 
 
@@ -235,8 +269,11 @@ def export(network: Network, tokenizer: Tokenizer, template: str, out: Path) -> 
         "config.json": shape.config(END, PAD),
         "generation_config.json": {"eos_token_id": END, "pad_token_id": PAD},
         "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[END],
-            "pad_token": SPECIAL[PAD], "model_max_length": shape.positions},
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": SPECIAL[END],
+            "pad_token": SPECIAL[PAD],
+            "model_max_length": shape.positions,
+        },
     }
     for name, content in files.items():
         (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -257,7 +294,8 @@ def make_optimizers(network: Network, muon: bool) -> list[torch.optim.Optimizer]
     if not muon:
         groups.append({"params": inner})
     found: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98), weight_decay=0.05)]
+        torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98), weight_decay=0.05)
+    ]
     if muon:
         found.append(torch.optim.Muon(inner, lr=4.0, weight_decay=0.01))
     for optimizer in found:
@@ -266,8 +304,9 @@ def make_optimizers(network: Network, muon: bool) -> list[torch.optim.Optimizer]
     return found
 
 
-def train(options: argparse.Namespace, network: Network, data: Data,
-          keep: Callable[[int], None]) -> list[list[float]]:
+def train(
+    options: argparse.Namespace, network: Network, data: Data, keep: Callable[[int], None]
+) -> list[list[float]]:
     """Run both phases; gives [step, loss, loss of digits, seconds] rows."""
     optimizers = make_optimizers(network, options.muon)
     lesson = Lesson(network, data.tokenizer.encode("0123456789").ids)
@@ -294,9 +333,14 @@ def train(options: argparse.Namespace, network: Network, data: Data,
         recent.append(loss.item())
         if (step + 1) % 25 == 0:
             digits = lesson.digit_losses
-            rows.append([step + 1, round(sum(recent) / len(recent), 4),
-                         round(sum(digits) / len(digits), 4),
-                         round(time.monotonic() - began, 1)])
+            rows.append(
+                [
+                    step + 1,
+                    round(sum(recent) / len(recent), 4),
+                    round(sum(digits) / len(digits), 4),
+                    round(time.monotonic() - began, 1),
+                ]
+            )
             sys.stderr.write("step {} loss {} digits {} after {} s\n".format(*rows[-1]))
             recent, lesson.digit_losses = [], []
         if (step + 1) % options.keep_every == 0:
@@ -312,14 +356,27 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--keep-every", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--steps", type=int, default=650, help="short steps")
-    parser.add_argument("--long-steps", type=int, default=550,
-                        help="steps after those, every other one with a long prefix")
-    parser.add_argument("--careless", type=float, default=0.04,
-                        help="chance of a wrongly copied digit in the training data")
-    parser.add_argument("--repeats", type=float, default=0.0,
-                        help="share of conversations that only echo words")
-    parser.add_argument("--stop-after", type=int, default=0,
-                        help="end after this step of the same plan; 0 for all of it")
+    parser.add_argument(
+        "--long-steps",
+        type=int,
+        default=550,
+        help="steps after those, every other one with a long prefix",
+    )
+    parser.add_argument(
+        "--careless",
+        type=float,
+        default=0.04,
+        help="chance of a wrongly copied digit in the training data",
+    )
+    parser.add_argument(
+        "--repeats", type=float, default=0.0, help="share of conversations that only echo words"
+    )
+    parser.add_argument(
+        "--stop-after",
+        type=int,
+        default=0,
+        help="end after this step of the same plan; 0 for all of it",
+    )
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--long-batch", type=int, default=8)
     parser.add_argument("--limit", type=int, default=420, help="longest short conversation")
@@ -371,17 +428,23 @@ def main() -> None:
     losses = train(options, network, data, keep)
     export(network, tokenizer, template, options.out)
     report: dict[str, Any] = {
-        "command": command(options), "seed": options.seed, "parameters": size,
-        "steps": options.steps, "long_steps": options.long_steps,
-        "characters_per_token": density, "losses": losses,
-        "cpu_seconds": round(time.process_time() - began), "torch": torch.__version__,
+        "command": command(options),
+        "seed": options.seed,
+        "parameters": size,
+        "steps": options.steps,
+        "long_steps": options.long_steps,
+        "characters_per_token": density,
+        "losses": losses,
+        "cpu_seconds": round(time.process_time() - began),
+        "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
     if options.resume is not None:
         before = options.resume / "training_report.json"
         report["before"] = json.loads(before.read_text("utf-8"))
-    (options.out / "training_report.json").write_text(json.dumps(report) + "\n",
-                                                      encoding="utf-8")
+    (options.out / "training_report.json").write_text(
+        json.dumps(report) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -21,8 +21,14 @@ from explorer.errors import ConfigurationError, EngineTimeout, EngineUnavailable
 
 MODEL = Path(__file__).parent.parent / "data" / "tiny_model"
 ROOT = Path(__file__).parent.parent.parent
-HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0.8,
-                      "seed": 7, "max_tokens": 40, "logprobs": True, "return_token_ids": True}
+HI: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "temperature": 0.8,
+    "seed": 7,
+    "max_tokens": 40,
+    "logprobs": True,
+    "return_token_ids": True,
+}
 ENDLESS: dict[str, Any] = {**HI, "max_tokens": 900, "ignore_eos": True}
 
 
@@ -34,6 +40,7 @@ def run(scenario: Callable[[TinyEngine], Awaitable[None]], **options: Any) -> No
             await scenario(engine)
         finally:
             await engine.stop()
+
     asyncio.run(main())
 
 
@@ -69,6 +76,7 @@ def test_one_reply_and_eight_at_once_agree() -> None:
         head = json.loads(together[0].body)
         assert head["id"] == "chatcmpl-r1"
         assert head["system_fingerprint"].startswith("tiny-")
+
     run(scenario)
 
 
@@ -77,6 +85,7 @@ def test_raw_bytes_are_sent_as_they_are() -> None:
         raw = json.dumps(HI, indent=3).encode()
         sent = choice(await engine.generate(EngineRequest({}, "r", 30.0, raw)))
         assert sent["token_ids"] == choice(await engine.generate(request()))["token_ids"]
+
     run(scenario)
 
 
@@ -85,6 +94,7 @@ def test_refusals_are_replies() -> None:
         reply = await engine.generate(request({**HI, "n": 2}))
         assert reply.status == 400
         assert json.loads(reply.body)["error"]["param"] == "n"
+
     run(scenario)
 
 
@@ -98,6 +108,7 @@ def test_cancelling_frees_the_place() -> None:
         assert choice(await engine.generate(request()))["finish_reason"] == "stop"
         assert engine._child is not None
         assert not engine._child.pending
+
     run(scenario, max_batch=1)
 
 
@@ -106,6 +117,7 @@ def test_timeout() -> None:
         with pytest.raises(EngineTimeout):
             await engine.generate(request(ENDLESS, timeout_s=0.02))
         choice(await engine.generate(request()))
+
     run(scenario, max_batch=1)
 
 
@@ -120,6 +132,7 @@ def test_a_dead_child_fails_its_requests_and_is_replaced() -> None:
             await waiting
         assert choice(await engine.generate(request()))["token_ids"] == before["token_ids"]
         assert pid_of(engine) != first
+
     run(scenario)
 
 
@@ -135,20 +148,24 @@ def test_stopping_fails_what_is_open_and_ends_the_child() -> None:
             await engine.generate(request())
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
     run(scenario)
 
 
 def test_no_child_survives_a_killed_parent() -> None:
-    code = ("import asyncio, sys\nfrom pathlib import Path\n"
-            "from explorer.engine.tiny import TinyEngine\n"
-            "async def main():\n"
-            "    engine = TinyEngine(Path(sys.argv[1]))\n"
-            "    await engine.start()\n"
-            "    print(engine._child.process.pid, flush=True)\n"
-            "    await asyncio.sleep(60)\n"
-            "asyncio.run(main())\n")
-    with subprocess.Popen([sys.executable, "-c", code, str(MODEL)], cwd=ROOT,
-                          stdout=subprocess.PIPE) as parent:
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\n"
+        "from explorer.engine.tiny import TinyEngine\n"
+        "async def main():\n"
+        "    engine = TinyEngine(Path(sys.argv[1]))\n"
+        "    await engine.start()\n"
+        "    print(engine._child.process.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(MODEL)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
@@ -180,9 +197,11 @@ def test_facts_vocabulary_and_tokenize() -> None:
         assert pieces[2].raw == b"<|im_end|>"
         assert pieces[2].special
         ids = await engine.tokenize(HI)
-        recorded = json.loads((MODEL.parent / "vllm/chat_unary_ids_logprobs/response.json"
-                               ).read_text("utf-8"))["prompt_token_ids"]
+        recorded = json.loads(
+            (MODEL.parent / "vllm/chat_unary_ids_logprobs/response.json").read_text("utf-8")
+        )["prompt_token_ids"]
         assert list(ids) == recorded
+
     asyncio.run(scenario())
 
 
@@ -190,6 +209,7 @@ def test_a_broken_folder_is_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(ConfigurationError):
             await TinyEngine(tmp_path).start()
+
     asyncio.run(scenario())
 
 
@@ -213,32 +233,47 @@ def test_stream_has_the_recorded_shape() -> None:
                 assert left["delta"] == right["delta"]
                 assert left.get("token_ids") == right.get("token_ids")
         assert found[0]["prompt_token_ids"] == recorded[0]["prompt_token_ids"]
+
     run(scenario)
 
 
 def test_stream_joins_to_the_unary_reply() -> None:
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]
-    asked = {**HI, "tools": tools, "max_tokens": 64,
-             "messages": [{"role": "user", "content": "What is the weather in Paris?"}]}
+    asked = {
+        **HI,
+        "tools": tools,
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+    }
 
     async def scenario(engine: TinyEngine) -> None:
         unary = choice(await engine.generate(request(asked)))
-        parts = [one["choices"][0] for one in events(
-            [chunk async for chunk in engine.stream(request({**asked, "stream": True}))])]
+        parts = [
+            one["choices"][0]
+            for one in events(
+                [chunk async for chunk in engine.stream(request({**asked, "stream": True}))]
+            )
+        ]
         assert [i for part in parts for i in part.get("token_ids", [])] == unary["token_ids"]
-        entries = [one for part in parts if part["logprobs"]
-                   for one in part["logprobs"]["content"]]
+        entries = [
+            one for part in parts if part["logprobs"] for one in part["logprobs"]["content"]
+        ]
         for left, right in zip(entries, unary["logprobs"]["content"], strict=True):
             assert left["token"] == right["token"]
             assert left["logprob"] == pytest.approx(right["logprob"], abs=2e-5)
         text = "".join(part["delta"].get("reasoning", "") for part in parts)
         assert text == unary["message"]["reasoning"]
         assert parts[-1]["finish_reason"] == unary["finish_reason"]
-        hidden = events([chunk async for chunk in engine.stream(
-            request({**asked, "include_reasoning": False}))])
+        hidden = events(
+            [
+                chunk
+                async for chunk in engine.stream(request({**asked, "include_reasoning": False}))
+            ]
+        )
         assert [len(one["choices"]) for one in hidden] == [1, 1]
         assert "reasoning" not in hidden[1]["choices"][0]["delta"]
         assert hidden[1]["choices"][0]["token_ids"] is None
         refused = [chunk async for chunk in engine.stream(request({**asked, "n": 2}))]
         assert events(refused)[0]["error"]["code"] == 400
+
     run(scenario)

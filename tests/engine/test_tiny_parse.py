@@ -44,14 +44,17 @@ def test_words_in_front_of_a_call_stay() -> None:
     assert len({call.call_id for call in parsed.tool_calls}) == 2
 
 
-@pytest.mark.parametrize("broken", [
-    '<tool_call>\n{"name": "f", "argum',
-    '<tool_call>\n{"name": "f"}\n</tool_call>',
-    "<tool_call>\n[1, 2]\n</tool_call>",
-    '<tool_call>\n{"name": 3, "arguments": {}}\n</tool_call>',
-    "<tool_call>",
-    CALL + "<tool_call>{</tool_call>",
-])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '<tool_call>\n{"name": "f", "argum',
+        '<tool_call>\n{"name": "f"}\n</tool_call>',
+        "<tool_call>\n[1, 2]\n</tool_call>",
+        '<tool_call>\n{"name": 3, "arguments": {}}\n</tool_call>',
+        "<tool_call>",
+        CALL + "<tool_call>{</tool_call>",
+    ],
+)
 def test_a_broken_call_stays_as_text(broken: str) -> None:
     parsed = parse_message("</think>" + broken, tools=True)
     assert parsed.tool_calls == ()

@@ -20,20 +20,44 @@ DATA = Path(__file__).parent.parent / "data"
 MODEL = DATA / "tiny_model"
 TOLERANCE = 2e-5
 SCORED = (
-    "chat_unary_ids_logprobs", "chat_unary_ids_top3", "chat_unary_temp0", "chat_unary_topp",
-    "chat_unary_topk2", "chat_unary_stop_string", "chat_unary_length", "chat_unary_tool_auto",
-    "chat_unary_tool_none", "chat_unary_tool_result", "chat_unary_tool_truncated",
-    "chat_unary_continue_final", "chat_unary_tokens_as_ids", "chat_unary_prompt_text",
-    "chat_unary_logit_bias", "pause_keep_version_change_chat_unary",
-    "raw_chat_unary_ids_logprobs", "raw_chat_unary_temp2", "raw_chat_unary_topk2",
-    "raw_chat_unary_logit_bias", "nodev_chat_unary_model_absent",
+    "chat_unary_ids_logprobs",
+    "chat_unary_ids_top3",
+    "chat_unary_temp0",
+    "chat_unary_topp",
+    "chat_unary_topk2",
+    "chat_unary_stop_string",
+    "chat_unary_length",
+    "chat_unary_tool_auto",
+    "chat_unary_tool_none",
+    "chat_unary_tool_result",
+    "chat_unary_tool_truncated",
+    "chat_unary_continue_final",
+    "chat_unary_tokens_as_ids",
+    "chat_unary_prompt_text",
+    "chat_unary_logit_bias",
+    "pause_keep_version_change_chat_unary",
+    "raw_chat_unary_ids_logprobs",
+    "raw_chat_unary_temp2",
+    "raw_chat_unary_topk2",
+    "raw_chat_unary_logit_bias",
+    "nodev_chat_unary_model_absent",
 )
 WRITTEN = (
-    "chat_unary_ids_logprobs", "chat_unary_ids_top3", "chat_unary_temp0", "chat_unary_length",
-    "chat_unary_stop_string", "chat_unary_stop_string_included", "chat_unary_tool_auto",
-    "chat_unary_tool_none", "chat_unary_tool_result", "chat_unary_tool_truncated",
-    "chat_unary_continue_final", "chat_unary_include_reasoning_false",
-    "chat_unary_tokens_as_ids", "chat_unary_prompt_text", "raw_chat_unary_temp2",
+    "chat_unary_ids_logprobs",
+    "chat_unary_ids_top3",
+    "chat_unary_temp0",
+    "chat_unary_length",
+    "chat_unary_stop_string",
+    "chat_unary_stop_string_included",
+    "chat_unary_tool_auto",
+    "chat_unary_tool_none",
+    "chat_unary_tool_result",
+    "chat_unary_tool_truncated",
+    "chat_unary_continue_final",
+    "chat_unary_include_reasoning_false",
+    "chat_unary_tokens_as_ids",
+    "chat_unary_prompt_text",
+    "raw_chat_unary_temp2",
 )
 
 
@@ -54,8 +78,10 @@ def decoder() -> Decoder:
 
 @pytest.fixture(scope="module")
 def runtimes() -> dict[LogprobsMode, TinyRuntime]:
-    return {mode: TinyRuntime(TinyOptions(folder=MODEL, logprobs_mode=mode))
-            for mode in LogprobsMode}
+    return {
+        mode: TinyRuntime(TinyOptions(folder=MODEL, logprobs_mode=mode))
+        for mode in LogprobsMode
+    }
 
 
 def sampler_for(runtime: TinyRuntime, body: dict[str, Any], prompt: list[int]) -> Sampler:
@@ -69,8 +95,9 @@ def sampler_for(runtime: TinyRuntime, body: dict[str, Any], prompt: list[int]) -
 
 
 @pytest.mark.parametrize("case", SCORED)
-def test_recorded_logprobs_are_reproduced(case: str, decoder: Decoder,
-                                          runtimes: dict[LogprobsMode, TinyRuntime]) -> None:
+def test_recorded_logprobs_are_reproduced(
+    case: str, decoder: Decoder, runtimes: dict[LogprobsMode, TinyRuntime]
+) -> None:
     body, reply = load(case, "request.json"), load(case, "response.json")
     prompt, choice = reply["prompt_token_ids"], reply["choices"][0]
     output, entries = choice["token_ids"], choice["logprobs"]["content"]
@@ -89,8 +116,8 @@ def test_recorded_logprobs_are_reproduced(case: str, decoder: Decoder,
 
 @pytest.mark.parametrize("case", WRITTEN)
 def test_replaying_recorded_ids_writes_the_recorded_body(
-        case: str, runtimes: dict[LogprobsMode, TinyRuntime],
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    case: str, runtimes: dict[LogprobsMode, TinyRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
     body, expected = load(case, "request.json"), load(case, "response.json")
     runtime = runtimes[mode_of(case)]
     ids = expected["choices"][0]["token_ids"]
@@ -113,6 +140,7 @@ def test_replaying_recorded_ids_writes_the_recorded_body(
 
 def normal(reply: dict[str, Any]) -> Any:
     """A body without what differs between any two calls, logprobs rounded."""
+
     def tidy(value: Any) -> Any:
         if isinstance(value, float):
             return round(value, 3)
@@ -121,9 +149,13 @@ def normal(reply: dict[str, Any]) -> Any:
         if isinstance(value, dict):
             made_up = {"id", "created", "system_fingerprint"}
             # The details of cached tokens are only sent with one of vLLM's flags.
-            return {key: tidy(item) for key, item in value.items()
-                    if key not in made_up | {"prompt_tokens_details"}}
+            return {
+                key: tidy(item)
+                for key, item in value.items()
+                if key not in made_up | {"prompt_tokens_details"}
+            }
         return value
+
     return tidy(reply)
 
 
@@ -140,7 +172,7 @@ def test_chunks_equal_one_piece(decoder: Decoder) -> None:
     full = decoder.forward([Chunk(ids, decoder.new_cache())])
     cache = decoder.new_cache()
     for start in range(0, len(ids), 16):
-        part = decoder.forward([Chunk(ids[start:start + 16], cache)])
+        part = decoder.forward([Chunk(ids[start : start + 16], cache)])
     np.testing.assert_allclose(part, full, atol=2e-5)
 
 
@@ -168,6 +200,6 @@ def test_stop_string_over_two_tokens_is_cut() -> None:
     first = matches.index("w ca")
     assert tokenizer.encode("Hello! How can")[first] == ids[first]
     trail = TextTrail(tokenizer, ["w ca"])
-    for token_id in ids[:first + 1]:
+    for token_id in ids[: first + 1]:
         trail(token_id)
     assert trail.text == "Hello! Ho"

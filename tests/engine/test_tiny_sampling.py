@@ -55,7 +55,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
         size = int(kept.sum())
         assert kept[:size].all()
         assert weights[:size].sum() >= top_p - 1e-6
-        assert size == 1 or weights[:size - 1].sum() < top_p
+        assert size == 1 or weights[: size - 1].sum() < top_p
 
 
 def test_min_p_is_relative_to_the_top() -> None:
@@ -123,13 +123,23 @@ def test_draws_follow_the_reported_probabilities() -> None:
     assert not counts[expected == 0].any()
 
 
-@given(st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=40),
-       st.floats(0.05, 2), st.floats(0.01, 1), st.integers(0, 5), st.floats(0, 1))
+@given(
+    st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=40),
+    st.floats(0.05, 2),
+    st.floats(0.01, 1),
+    st.integers(0, 5),
+    st.floats(0, 1),
+)
 def test_processed_values_are_a_distribution(
-        logits: list[float], temperature: float, top_p: float, top_k: int,
-        min_p: float) -> None:
-    one = Sampler(SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k,
-                                     min_p=min_p, seed=0), [0], [1])
+    logits: list[float], temperature: float, top_p: float, top_k: int, min_p: float
+) -> None:
+    one = Sampler(
+        SamplingParameters(
+            temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=0
+        ),
+        [0],
+        [1],
+    )
     x = np.array(logits, np.float32)
     found = one.logprobs(x, [])
     assert np.exp(found.astype(np.float64)).sum() == pytest.approx(1.0, abs=1e-4)

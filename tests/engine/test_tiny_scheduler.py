@@ -39,7 +39,7 @@ def ids(done: Finished) -> list[int]:
 
 
 def test_batch_gives_what_each_gives_alone(decoder: Decoder) -> None:
-    jobs = [job(str(i), i, PROMPT[i % 4:], 8 + i) for i in range(8)]
+    jobs = [job(str(i), i, PROMPT[i % 4 :], 8 + i) for i in range(8)]
     together = Scheduler(decoder)
     for one in jobs:
         together.add(one)
@@ -143,8 +143,9 @@ def test_end_and_length(decoder: Decoder) -> None:
     scheduler.add(Job("end", PROMPT, 50, greedy, END))
     scheduler.add(Job("cut", PROMPT, 2, greedy, END))
     scheduler.add(Job("id", PROMPT, 50, greedy, END, stop_ids=(519,)))
-    scheduler.add(Job("late", PROMPT, 50, SamplingParameters(temperature=0.0, min_tokens=20),
-                      END))
+    scheduler.add(
+        Job("late", PROMPT, 50, SamplingParameters(temperature=0.0, min_tokens=20), END)
+    )
     found = drain(scheduler)
     assert (found["end"].reason, ids(found["end"])[-1]) == ("stop", 2)
     assert found["end"].stopped_by is None

@@ -13,12 +13,23 @@ from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.weights import SHIPPED
 from explorer.errors import BadRequest, ConfigurationError
 
-TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {
-    "type": "object", "properties": {"a": {}, "b": {}, "op": {}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "calculator",
+            "parameters": {"type": "object", "properties": {"a": {}, "b": {}, "op": {}}},
+        },
+    }
+]
 ASK: list[dict[str, Any]] = [
-    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 47 + 38?"}]
-CALL = ('<think>\nI need 47 + 38, so I call calculator.\n</think>\n\n<tool_call>\n{"name": '
-        '"calculator", "arguments": {"a": 47, "b": 38, "op": "add"}}\n</tool_call><|im_end|>')
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is 47 + 38?"},
+]
+CALL = (
+    '<think>\nI need 47 + 38, so I call calculator.\n</think>\n\n<tool_call>\n{"name": '
+    '"calculator", "arguments": {"a": 47, "b": 38, "op": "add"}}\n</tool_call><|im_end|>'
+)
 FINAL = "<think>\nThe tool says 85.\n</think>\n\nThe answer is 85.<|im_end|>"
 
 
@@ -30,8 +41,12 @@ def prompts() -> PromptMaker:
 def echo(text: str, key: str = "reasoning") -> dict[str, Any]:
     """The assistant message a harness builds from a reply, reasoning included."""
     parsed = parse_message(text.removesuffix("<|im_end|>"), tools=True)
-    return {"role": "assistant", "content": parsed.content, key: parsed.reasoning,
-            "tool_calls": [call.as_json() for call in parsed.tool_calls]}
+    return {
+        "role": "assistant",
+        "content": parsed.content,
+        key: parsed.reasoning,
+        "tool_calls": [call.as_json() for call in parsed.tool_calls],
+    }
 
 
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
@@ -40,21 +55,23 @@ def test_next_prompt_extends_prompt_and_completion(prompts: PromptMaker, key: st
     completion = tuple(prompts.tokenizer.encode(CALL))
     turns = [*ASK, echo(CALL, key), {"role": "tool", "tool_call_id": "x", "content": "85"}]
     second = prompts.ids({"messages": turns, "tools": TOOLS})
-    assert second[:len(first) + len(completion)] == first + completion
+    assert second[: len(first) + len(completion)] == first + completion
     last = tuple(prompts.tokenizer.encode(FINAL))
-    third = prompts.ids({"messages": [*turns, echo(FINAL, key)], "tools": TOOLS,
-                         "add_generation_prompt": False})
-    assert third[:len(second) + len(last)] == second + last
+    third = prompts.ids(
+        {"messages": [*turns, echo(FINAL, key)], "tools": TOOLS, "add_generation_prompt": False}
+    )
+    assert third[: len(second) + len(last)] == second + last
 
 
 def test_without_reasoning_the_prefix_breaks(prompts: PromptMaker) -> None:
     first = prompts.ids({"messages": ASK, "tools": TOOLS})
     completion = tuple(prompts.tokenizer.encode(CALL))
     bare = {**echo(CALL), "reasoning": None}
-    second = prompts.ids({"messages": [*ASK, bare, {"role": "tool", "content": "85"}],
-                          "tools": TOOLS})
-    assert second[:len(first)] == first
-    assert second[:len(first) + len(completion)] != first + completion
+    second = prompts.ids(
+        {"messages": [*ASK, bare, {"role": "tool", "content": "85"}], "tools": TOOLS}
+    )
+    assert second[: len(first)] == first
+    assert second[: len(first) + len(completion)] != first + completion
 
 
 def test_reasoning_before_the_last_user_message_is_dropped(prompts: PromptMaker) -> None:
@@ -67,16 +84,28 @@ def test_reasoning_before_the_last_user_message_is_dropped(prompts: PromptMaker)
 
 
 def test_bytes_of_ids_join_to_the_prompt(prompts: PromptMaker) -> None:
-    messages = [{"role": "system", "content": "naïve \N{GRINNING FACE} café\n\n\tx = 1 "},
-                {"role": "user", "content": "日本語 1234 <|im_end|> </think>"}]
+    messages = [
+        {"role": "system", "content": "naïve \N{GRINNING FACE} café\n\n\tx = 1 "},
+        {"role": "user", "content": "日本語 1234 <|im_end|> </think>"},
+    ]
     body = {"messages": messages, "tools": TOOLS}
     joined = b"".join(prompts.tokenizer.raw(i) for i in prompts.ids(body))
     assert joined == prompts.text(body).encode()
 
 
 def test_tools_are_listed_by_name_and_parameters(prompts: PromptMaker) -> None:
-    text = prompts.text({"messages": ASK, "tools": [*TOOLS, {
-        "type": "function", "function": {"name": "bare", "description": "long " * 500}}]})
+    text = prompts.text(
+        {
+            "messages": ASK,
+            "tools": [
+                *TOOLS,
+                {
+                    "type": "function",
+                    "function": {"name": "bare", "description": "long " * 500},
+                },
+            ],
+        }
+    )
     assert "\n\nTools: calculator(a, b, op), bare()<|im_end|>" in text
     assert "long" not in text
 
@@ -100,8 +129,13 @@ def test_content_parts_and_odd_messages(prompts: PromptMaker) -> None:
 
 
 def test_going_on_with_the_final_message(prompts: PromptMaker) -> None:
-    text = prompts.text({"messages": [*ASK, {"role": "assistant", "content": "The answer"}],
-                         "add_generation_prompt": False, "continue_final_message": True})
+    text = prompts.text(
+        {
+            "messages": [*ASK, {"role": "assistant", "content": "The answer"}],
+            "add_generation_prompt": False,
+            "continue_final_message": True,
+        }
+    )
     assert text.endswith("<|im_start|>assistant\nThe answer")
 
 
@@ -116,8 +150,10 @@ def test_a_template_cannot_reach_out() -> None:
 
 
 def test_about_three_characters_a_token(prompts: PromptMaker) -> None:
-    english = ("The engine reads every prompt in pieces, so that other requests can go on "
-               "while a long one is being read, and it remembers what it has read before.")
+    english = (
+        "The engine reads every prompt in pieces, so that other requests can go on "
+        "while a long one is being read, and it remembers what it has read before."
+    )
     code = "def add(self, name):\n    if name is None:\n        return self._names.get(name)\n"
     for text in (english, code):
         assert len(text) / len(prompts.tokenizer.encode(text)) > 2.6

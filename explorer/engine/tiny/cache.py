@@ -47,8 +47,8 @@ class KeyValueCache:
         if needed <= capacity:
             return
         grown = KeyValueCache(self.shape, max(needed, 2 * capacity))
-        grown.keys[:, :, :self.length] = self.keys[:, :, :self.length]
-        grown.values[:, :, :self.length] = self.values[:, :, :self.length]
+        grown.keys[:, :, : self.length] = self.keys[:, :, : self.length]
+        grown.values[:, :, : self.length] = self.values[:, :, : self.length]
         self.keys, self.values = grown.keys, grown.values
 
     def prefix(self, length: int) -> KeyValueCache:
@@ -87,11 +87,11 @@ class PrefixPool(Generic[Cache]):
 
     def keep(self, ids: Sequence[int], cache: Cache) -> None:
         """Remember a sequence; `cache` must not be written in its first tokens afterwards."""
-        known = tuple(ids[:cache.length])
+        known = tuple(ids[: cache.length])
         if not known or len(known) > self.limit_tokens:
             return
         for name, old in list(self._kept.items()):
-            if len(old.ids) <= len(known) and known[:len(old.ids)] == old.ids:
+            if len(old.ids) <= len(known) and known[: len(old.ids)] == old.ids:
                 del self._kept[name]  # the longer one serves both
         self._kept[self._next] = _Kept(known, cache)
         self._next += 1

@@ -67,8 +67,16 @@ def handle(runtime: TinyRuntime, message: dict[str, Any]) -> Answer | None:
 
 def send(out: BinaryIO, answer: Answer) -> None:
     """Write one reply."""
-    out.write(pack({"op": "reply", "name": answer.name, "status": answer.status,
-                    "body": answer.body.decode()}))
+    out.write(
+        pack(
+            {
+                "op": "reply",
+                "name": answer.name,
+                "status": answer.status,
+                "body": answer.body.decode(),
+            }
+        )
+    )
     out.flush()
 
 

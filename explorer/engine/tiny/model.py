@@ -81,8 +81,14 @@ class Decoder:
             chunk.cache.length += len(chunk.ids)
         return x
 
-    def _layer(self, x: Floats, index: int, layer: LayerWeights, turn: tuple[Floats, Floats],
-               parts: Sequence[tuple[tuple[int, int], Chunk[KeyValueCache]]]) -> Floats:
+    def _layer(
+        self,
+        x: Floats,
+        index: int,
+        layer: LayerWeights,
+        turn: tuple[Floats, Floats],
+        parts: Sequence[tuple[tuple[int, int], Chunk[KeyValueCache]]],
+    ) -> Floats:
         shape = self.weights.shape
         mixed = self._norm(x, layer.input_norm) @ layer.qkv
         mixed = mixed.reshape(len(x), -1, shape.head_dim)
@@ -99,7 +105,8 @@ class Decoder:
             cache.keys[index, :, before:after] = k[first:last].transpose(1, 0, 2)
             cache.values[index, :, before:after] = v[first:last].transpose(1, 0, 2)
             attended[first:last] = self._attend(
-                q[first:last], cache.keys[index, :, :after], cache.values[index, :, :after])
+                q[first:last], cache.keys[index, :, :after], cache.values[index, :, :after]
+            )
         x = x + attended @ layer.output
         gate_up = self._norm(x, layer.post_norm) @ layer.gate_up
         half = gate_up.shape[1] // 2
@@ -120,7 +127,7 @@ class Decoder:
         if count > 1:
             view = scores.reshape(kv_heads, group, count, length)
             hidden = np.triu(np.full((count, count), -np.inf, np.float32), 1)
-            view[..., length - count:] += hidden
+            view[..., length - count :] += hidden
         scores -= scores.max(-1, keepdims=True)
         np.exp(scores, out=scores)
         mixed = (scores @ values) / scores.sum(-1, keepdims=True)

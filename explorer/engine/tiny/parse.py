@@ -27,8 +27,11 @@ class ToolCall:
 
     def as_json(self) -> dict[str, Any]:
         """The call as it stands in a message."""
-        return {"id": self.call_id, "type": "function",
-                "function": {"name": self.name, "arguments": self.arguments}}
+        return {
+            "id": self.call_id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def parse_message(text: str, *, tools: bool, thinks: bool = True) -> ParsedMessa
     if tools and CALL_START in content:
         calls = parse_calls(content)
         if calls:
-            lead = content[:content.index(CALL_START)]
+            lead = content[: content.index(CALL_START)]
             return ParsedMessage(reasoning or None, lead if lead.strip() else None, calls)
     return ParsedMessage(reasoning or None, content or None, ())
 
@@ -72,6 +75,11 @@ def parse_calls(content: str) -> tuple[ToolCall, ...]:
             return ()
         if not isinstance(name, str):
             return ()
-        calls.append(ToolCall(f"chatcmpl-tool-{secrets.token_hex(8)}", name,
-                              json.dumps(arguments, ensure_ascii=False)))
+        calls.append(
+            ToolCall(
+                f"chatcmpl-tool-{secrets.token_hex(8)}",
+                name,
+                json.dumps(arguments, ensure_ascii=False),
+            )
+        )
     return tuple(calls)

@@ -38,8 +38,14 @@ class Generation:
 class ReplyWriter:
     """Writes reply bodies for one model."""
 
-    def __init__(self, tokenizer: Spellings, model: str, fingerprint: str,
-                 weight_version: str, always_thinks: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Spellings,
+        model: str,
+        fingerprint: str,
+        weight_version: str,
+        always_thinks: bool = True,
+    ) -> None:
         self._tokenizer = tokenizer
         self._always_thinks = always_thinks
         self._model, self._fingerprint = model, fingerprint
@@ -51,11 +57,17 @@ class ReplyWriter:
         request, finished = done.request, done.finished
         shown = request.flag("include_reasoning", True)
         ids = [token.token_id for token in finished.tokens]
-        parsed = parse_message(done.trail.text, tools=request.wants_tools,
-                               thinks=self._thinks(finished.job.prompt))
+        parsed = parse_message(
+            done.trail.text, tools=request.wants_tools, thinks=self._thinks(finished.job.prompt)
+        )
         message: dict[str, Any] = {
-            "role": "assistant", "content": parsed.content, "refusal": None,
-            "annotations": None, "audio": None, "function_call": None}
+            "role": "assistant",
+            "content": parsed.content,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+        }
         reason = finished.reason
         if parsed.tool_calls:
             message["tool_calls"] = [call.as_json() for call in parsed.tool_calls]
@@ -64,31 +76,54 @@ class ReplyWriter:
         message["reasoning"] = parsed.reasoning if shown else None
         ids_wanted = request.flag("return_token_ids")
         choice: dict[str, Any] = {
-            "index": 0, "message": message,
+            "index": 0,
+            "message": message,
             "logprobs": self._logprobs(done) if shown else None,
-            "finish_reason": reason, "stop_reason": finished.stopped_by,
-            "token_ids": ids if ids_wanted and shown else None, "routed_experts": None}
+            "finish_reason": reason,
+            "stop_reason": finished.stopped_by,
+            "token_ids": ids if ids_wanted and shown else None,
+            "routed_experts": None,
+        }
         if request.flag("return_weight_versions"):
             choice["weight_versions"] = [
-                {"version": self._weight_version, "start": 0, "end": len(ids)}]
-        return orjson.dumps({
-            "id": f"chatcmpl-{done.request_id}", "object": "chat.completion",
-            "created": done.created_s, "model": self._model, "choices": [choice],
-            "service_tier": None, "system_fingerprint": self._fingerprint,
-            "usage": self._usage(done, ids), "prompt_logprobs": None,
-            "prompt_token_ids": list(finished.job.prompt) if ids_wanted else None,
-            "prompt_text": done.prompt_text if request.flag("return_prompt_text") else None,
-            "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
+                {"version": self._weight_version, "start": 0, "end": len(ids)}
+            ]
+        return orjson.dumps(
+            {
+                "id": f"chatcmpl-{done.request_id}",
+                "object": "chat.completion",
+                "created": done.created_s,
+                "model": self._model,
+                "choices": [choice],
+                "service_tier": None,
+                "system_fingerprint": self._fingerprint,
+                "usage": self._usage(done, ids),
+                "prompt_logprobs": None,
+                "prompt_token_ids": list(finished.job.prompt) if ids_wanted else None,
+                "prompt_text": done.prompt_text if request.flag("return_prompt_text") else None,
+                "kv_transfer_params": None,
+                "ec_transfer_params": None,
+                "metrics": None,
+            }
+        )
 
     def _usage(self, done: Generation, ids: Sequence[int]) -> dict[str, Any]:
         prompt = len(done.finished.job.prompt)
         return {
-            "prompt_tokens": prompt, "total_tokens": prompt + len(ids),
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + len(ids),
             "completion_tokens": len(ids),
-            "prompt_tokens_details": {"cached_tokens": done.finished.cached_tokens,
-                                      "created_cache_tokens": 0, "multimodal_tokens": None},
-            "completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens(
-                ids, done.finished.job.end_ids, self._thinks(done.finished.job.prompt))}}
+            "prompt_tokens_details": {
+                "cached_tokens": done.finished.cached_tokens,
+                "created_cache_tokens": 0,
+                "multimodal_tokens": None,
+            },
+            "completion_tokens_details": {
+                "reasoning_tokens": self._reasoning_tokens(
+                    ids, done.finished.job.end_ids, self._thinks(done.finished.job.prompt)
+                )
+            },
+        }
 
     def _thinks(self, prompt: Sequence[int]) -> bool:
         """Whether a reply without a mark of thinking is a thought: the prompt may begin one."""
@@ -96,8 +131,9 @@ class ReplyWriter:
         marks = [i for i in prompt[-PROMPT_TAIL:] if i in (start, end)]
         return self._always_thinks or (bool(marks) and marks[-1] == start)
 
-    def _reasoning_tokens(self, ids: Sequence[int], end_ids: Sequence[int],
-                          thinks: bool) -> int:
+    def _reasoning_tokens(
+        self, ids: Sequence[int], end_ids: Sequence[int], thinks: bool
+    ) -> int:
         """Tokens inside the think block; without its end, all but the end of sequence."""
         start, end = self._think
         body = [i for i in ids if i not in end_ids]
@@ -128,8 +164,12 @@ class ReplyWriter:
             if placeholders:
                 shown = f"token_id:{token_id}"
             top.append({"token": shown, "logprob": logprob, "bytes": list(shown.encode())})
-        return {"token": f"token_id:{token.token_id}" if placeholders else text,
-                "logprob": token.logprob, "bytes": list(text.encode()), "top_logprobs": top}
+        return {
+            "token": f"token_id:{token.token_id}" if placeholders else text,
+            "logprob": token.logprob,
+            "bytes": list(text.encode()),
+            "top_logprobs": top,
+        }
 
 
 def _complete(pending: bytes) -> tuple[str, bytes]:
@@ -147,6 +187,13 @@ def write_error(problem: ExplorerError) -> tuple[int, bytes]:
     status = problem.status
     kinds = {400: "BadRequestError", 404: "NotFoundError"}
     kind = problem.details.get("kind", kinds.get(status, "InternalServerError"))
-    return status, orjson.dumps({"error": {
-        "message": problem.message, "type": kind, "param": problem.details.get("param"),
-        "code": status}})
+    return status, orjson.dumps(
+        {
+            "error": {
+                "message": problem.message,
+                "type": kind,
+                "param": problem.details.get("param"),
+                "code": status,
+            }
+        }
+    )

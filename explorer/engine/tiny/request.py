@@ -38,16 +38,19 @@ class ChatRequest:
         return bool(self.body.get("tools")) and self.body.get("tool_choice") != "none"
 
 
-def read_request(body: Mapping[str, Any], model: str, vocab_size: int,
-                 defaults: Mapping[str, Any]) -> ChatRequest:
+def read_request(
+    body: Mapping[str, Any], model: str, vocab_size: int, defaults: Mapping[str, Any]
+) -> ChatRequest:
     """Check a body; `defaults` are the model's own generation_config.json values.
 
     Raises BadRequest, or NotFound for another model; `details["param"]` names the field.
     """
     _check_messages(body)
     if body.get("model") not in (None, "", model):
-        raise NotFound(f"The model `{body['model']}` does not exist. Valid aliases: {model}.",
-                       param="model")
+        raise NotFound(
+            f"The model `{body['model']}` does not exist. Valid aliases: {model}.",
+            param="model",
+        )
     _refuse_unsupported(body)
     stop = body.get("stop")
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
@@ -59,10 +62,14 @@ def read_request(body: Mapping[str, Any], model: str, vocab_size: int,
         raise refusal("max_tokens", limit, f"max_tokens must be at least 1, got {limit}")
     given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
     return ChatRequest(
-        body=body, parameters=_parameters(body, vocab_size, defaults), max_tokens=limit,
-        stop=texts, stop_token_ids=_ids(body, "stop_token_ids", vocab_size),
+        body=body,
+        parameters=_parameters(body, vocab_size, defaults),
+        max_tokens=limit,
+        stop=texts,
+        stop_token_ids=_ids(body, "stop_token_ids", vocab_size),
         ignore_eos=bool(body.get("ignore_eos")),
-        prompt_ids=None if given is None else _ids({"kv": given}, "kv", vocab_size))
+        prompt_ids=None if given is None else _ids({"kv": given}, "kv", vocab_size),
+    )
 
 
 def refusal(param: str, value: Any, message: str) -> BadRequest:
@@ -73,42 +80,63 @@ def refusal(param: str, value: Any, message: str) -> BadRequest:
 def _check_messages(body: Mapping[str, Any]) -> None:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise BadRequest("1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', "
-                         "'msg': 'Field required'}", param="body.messages", kind="Bad Request")
+        raise BadRequest(
+            "1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', "
+            "'msg': 'Field required'}",
+            param="body.messages",
+            kind="Bad Request",
+        )
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadRequest(f"messages[{index}] must be an object with a role",
-                             param=f"body.messages.{index}")
+            raise BadRequest(
+                f"messages[{index}] must be an object with a role",
+                param=f"body.messages.{index}",
+            )
 
 
 def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     """Refuse what would silently be ignored although it changes the reply."""
     if body.get("tools") == []:
-        raise BadRequest("`tools` must not be an empty array. Either provide at least one tool "
-                         "or omit the field entirely. (parameter=tools)", param="tools")
+        raise BadRequest(
+            "`tools` must not be an empty array. Either provide at least one tool "
+            "or omit the field entirely. (parameter=tools)",
+            param="tools",
+        )
     if (body.get("n") or 1) != 1:
         raise refusal("n", body["n"], "this engine makes one choice a request")
     choice = body.get("tool_choice")
     if choice not in (None, "auto", "none"):
-        raise refusal("tool_choice", choice,
-                      "this engine has no grammar to force tool calls")
+        raise refusal("tool_choice", choice, "this engine has no grammar to force tool calls")
     form = body.get("response_format") or {}
     if form.get("type", "text") != "text":
         raise refusal("response_format", form.get("type"), "this engine has no grammar")
-    for name in ("structured_outputs", "bad_words", "prompt_logprobs", "logprob_token_ids",
-                 "use_beam_search", "guided_json", "guided_regex", "guided_choice"):
+    for name in (
+        "structured_outputs",
+        "bad_words",
+        "prompt_logprobs",
+        "logprob_token_ids",
+        "use_beam_search",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+    ):
         if body.get(name):
             raise refusal(name, body[name], f"this engine does not support {name}")
     if body.get("stream_options") and not body.get("stream"):
-        raise BadRequest("Stream options can only be defined when `stream=True`. "
-                         "(parameter=stream_options)", param="stream_options")
+        raise BadRequest(
+            "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
+            param="stream_options",
+        )
     if body.get("add_generation_prompt", True) and body.get("continue_final_message"):
-        raise BadRequest("Cannot set both `continue_final_message` and `add_generation_prompt` "
-                         "to True.", param="continue_final_message")
+        raise BadRequest(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+            param="continue_final_message",
+        )
 
 
-def _parameters(body: Mapping[str, Any], vocab_size: int,
-                defaults: Mapping[str, Any]) -> SamplingParameters:
+def _parameters(
+    body: Mapping[str, Any], vocab_size: int, defaults: Mapping[str, Any]
+) -> SamplingParameters:
     def number(name: str, fallback: Number, low: float, high: float) -> Number:
         value = body.get(name)
         value = defaults.get(name, fallback) if value is None else value
@@ -124,8 +152,10 @@ def _parameters(body: Mapping[str, Any], vocab_size: int,
         raise refusal("top_p", top_p, "top_p must be in (0, 1], got 0")
     seed = body.get("seed")
     return SamplingParameters(
-        temperature=number("temperature", 1.0, 0.0, 2.0), top_p=top_p,
-        top_k=max(0, number("top_k", 0, -1, big)), min_p=number("min_p", 0.0, 0.0, 1.0),
+        temperature=number("temperature", 1.0, 0.0, 2.0),
+        top_p=top_p,
+        top_k=max(0, number("top_k", 0, -1, big)),
+        min_p=number("min_p", 0.0, 0.0, 1.0),
         seed=None if seed is None or seed == -1 else number("seed", 0, -big, big) % 2**63,
         min_tokens=number("min_tokens", 0, 0, big),
         logit_bias=_bias(body, vocab_size),
@@ -133,7 +163,8 @@ def _parameters(body: Mapping[str, Any], vocab_size: int,
         presence_penalty=number("presence_penalty", 0.0, -2.0, 2.0),
         frequency_penalty=number("frequency_penalty", 0.0, -2.0, 2.0),
         repetition_penalty=number("repetition_penalty", 1.0, 1e-3, 100.0),
-        logprobs=_logprobs(body))
+        logprobs=_logprobs(body),
+    )
 
 
 def _logprobs(body: Mapping[str, Any]) -> int | None:
@@ -141,12 +172,18 @@ def _logprobs(body: Mapping[str, Any]) -> int | None:
     count = body.get("top_logprobs") or 0
     if not body.get("logprobs"):
         if count:
-            raise BadRequest("when using `top_logprobs`, `logprobs` must be set to true. "
-                             "(parameter=top_logprobs)", param="top_logprobs")
+            raise BadRequest(
+                "when using `top_logprobs`, `logprobs` must be set to true. "
+                "(parameter=top_logprobs)",
+                param="top_logprobs",
+            )
         return None
     if not isinstance(count, int) or not 0 <= count <= MOST_TOP_LOGPROBS:
-        raise refusal("top_logprobs", count,
-                      f"top_logprobs must be in [0, {MOST_TOP_LOGPROBS}], got {count}")
+        raise refusal(
+            "top_logprobs",
+            count,
+            f"top_logprobs must be in [0, {MOST_TOP_LOGPROBS}], got {count}",
+        )
     return count
 
 
@@ -156,8 +193,9 @@ def _bias(body: Mapping[str, Any], vocab_size: int) -> dict[int, float]:
         try:
             token_id, bias = int(key), float(value)
         except (TypeError, ValueError) as problem:
-            raise refusal("logit_bias", key, "logit_bias must map token ids to numbers"
-                          ) from problem
+            raise refusal(
+                "logit_bias", key, "logit_bias must map token ids to numbers"
+            ) from problem
         if not 0 <= token_id < vocab_size:
             raise refusal("logit_bias", key, f"token id {key} is not in the vocabulary")
         found[token_id] = min(100.0, max(-100.0, bias))

@@ -78,11 +78,15 @@ def read_facts(options: TinyOptions) -> EngineFacts:
     folder = options.folder
     own = ModelShape.read(folder).max_positions
     return EngineFacts(
-        name="tiny", version=VERSION, model=options.model,
+        name="tiny",
+        version=VERSION,
+        model=options.model,
         max_model_len=min(own, options.max_model_len or own),
         tokenizer_sha256=file_sha256(folder / "tokenizer.json"),
         chat_template_sha256=file_sha256(folder / "chat_template.jinja"),
-        fingerprint=fingerprint(folder), certifiable=True)
+        fingerprint=fingerprint(folder),
+        certifiable=True,
+    )
 
 
 class PromptMaker:
@@ -109,10 +113,15 @@ def load_parts(options: TinyOptions) -> Parts:
     defaults = read_json(folder / "generation_config.json")
     ends = defaults.get("eos_token_id")
     return Parts(
-        network=Decoder(weights), prompts=prompts, vocab_size=weights.shape.vocab_size,
+        network=Decoder(weights),
+        prompts=prompts,
+        vocab_size=weights.shape.vocab_size,
         max_positions=weights.shape.max_positions,
-        end_ids=(ends,) if isinstance(ends, int) else tuple(ends or ()), defaults=defaults,
-        facts=read_facts(options), always_thinks=True)
+        end_ids=(ends,) if isinstance(ends, int) else tuple(ends or ()),
+        defaults=defaults,
+        facts=read_facts(options),
+        always_thinks=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +150,23 @@ class TinyRuntime:
         self.options = options
         self._parts = parts = parts or load_parts(options)
         self.prompts = parts.prompts
-        self.max_model_len = min(options.max_model_len or parts.max_positions,
-                                 parts.max_positions)
+        self.max_model_len = min(
+            options.max_model_len or parts.max_positions, parts.max_positions
+        )
         self.scheduler: Scheduler[Any] = Scheduler(
-            parts.network, max_batch=options.max_batch, chunk_tokens=options.chunk_tokens,
-            pool_tokens=options.pool_tokens, mode=options.logprobs_mode)
-        self._writer = ReplyWriter(parts.prompts.tokenizer, options.model,
-                                   parts.facts.fingerprint or "", options.weight_version,
-                                   parts.always_thinks)
+            parts.network,
+            max_batch=options.max_batch,
+            chunk_tokens=options.chunk_tokens,
+            pool_tokens=options.pool_tokens,
+            mode=options.logprobs_mode,
+        )
+        self._writer = ReplyWriter(
+            parts.prompts.tokenizer,
+            options.model,
+            parts.facts.fingerprint or "",
+            options.weight_version,
+            parts.always_thinks,
+        )
         self._open: dict[str, _Open] = {}
 
     @property
@@ -174,9 +192,16 @@ class TinyRuntime:
 
     def pieces(self, name: str) -> Answer:
         """The vocabulary as [id, bytes in hexadecimal, special]."""
-        return Answer(name, 200, orjson.dumps(
-            [(piece.token_id, piece.raw.hex(), piece.special)
-             for piece in self.prompts.tokenizer.pieces]))
+        return Answer(
+            name,
+            200,
+            orjson.dumps(
+                [
+                    (piece.token_id, piece.raw.hex(), piece.special)
+                    for piece in self.prompts.tokenizer.pieces
+                ]
+            ),
+        )
 
     def tokenize(self, name: str, body: Mapping[str, Any]) -> Answer:
         """The prompt ids of a chat body."""
@@ -198,24 +223,45 @@ class TinyRuntime:
         room = self.max_model_len - len(prompt)
         if room < 1 or not prompt:
             limit = self.max_model_len
-            raise refusal("input_tokens", len(prompt), (
-                f"This model's maximum context length is {limit} tokens. However, your prompt "
-                f"contains {len(prompt)} input tokens, which leaves no room for any output "
-                "token. Please reduce the length of the input prompt."))
+            raise refusal(
+                "input_tokens",
+                len(prompt),
+                # Harnesses look for "maximum context length" to tell this error.
+                f"the maximum context length is {limit} tokens and the prompt has "
+                f"{len(prompt)}: there is no room for a reply; shorten the prompt",
+            )
         trail = TextTrail(
-            tokenizer, request.stop, include_stop=request.flag("include_stop_str_in_output"),
+            tokenizer,
+            request.stop,
+            include_stop=request.flag("include_stop_str_in_output"),
             min_tokens=request.parameters.min_tokens,
-            keep_special=not request.flag("skip_special_tokens", True))
-        self.scheduler.add(Job(
-            name=name, prompt=prompt, parameters=request.parameters, end_ids=parts.end_ids,
-            max_tokens=min(room, request.max_tokens or self.options.default_max_tokens),
-            ignore_end=request.ignore_eos, stop_ids=request.stop_token_ids, stop_rule=trail))
+            keep_special=not request.flag("skip_special_tokens", True),
+        )
+        self.scheduler.add(
+            Job(
+                name=name,
+                prompt=prompt,
+                parameters=request.parameters,
+                end_ids=parts.end_ids,
+                max_tokens=min(room, request.max_tokens or self.options.default_max_tokens),
+                ignore_end=request.ignore_eos,
+                stop_ids=request.stop_token_ids,
+                stop_rule=trail,
+            )
+        )
         self._open[name] = _Open(request, request_id, trail, text, int(time.time()))
 
     def _answer(self, finished: Finished) -> Answer:
         name = finished.job.name
         done = self._open.pop(name)
-        body = self._writer.write(Generation(
-            done.request_id, done.request, finished, done.trail, done.prompt_text,
-            done.created_s))
+        body = self._writer.write(
+            Generation(
+                done.request_id,
+                done.request,
+                finished,
+                done.trail,
+                done.prompt_text,
+                done.created_s,
+            )
+        )
         return Answer(name, 200, body)

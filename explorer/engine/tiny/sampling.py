@@ -52,8 +52,9 @@ class SamplingParameters:
 
     @property
     def penalises(self) -> bool:
-        return bool(self.presence_penalty or self.frequency_penalty
-                    or self.repetition_penalty != 1.0)
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,13 @@ class Sampler:
     `stop_ids` are the ids that end it, masked until `min_tokens` are there.
     """
 
-    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int],
-                 stop_ids: Sequence[int], mode: LogprobsMode = LogprobsMode.PROCESSED) -> None:
+    def __init__(
+        self,
+        parameters: SamplingParameters,
+        prompt: Sequence[int],
+        stop_ids: Sequence[int],
+        mode: LogprobsMode = LogprobsMode.PROCESSED,
+    ) -> None:
         self.parameters = parameters
         self.mode = mode
         self._prompt = np.unique(np.asarray(prompt, np.intp))
@@ -97,8 +103,9 @@ class Sampler:
         others: list[int] = []
         if count:
             best = np.argpartition(-shown, min(count, len(shown) - 1))[:count]
-            others = [int(i) for i in best[np.argsort(-shown[best], kind="stable")]
-                      if i != chosen]
+            others = [
+                int(i) for i in best[np.argsort(-shown[best], kind="stable")] if i != chosen
+            ]
         candidates = tuple((i, reported(shown[i])) for i in [chosen, *others][:count])
         return SampledToken(chosen, reported(shown[chosen]), candidates)
 

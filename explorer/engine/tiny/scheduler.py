@@ -64,7 +64,7 @@ class _Running(Generic[Cache]):
         """Ids the network has not read yet: the rest of the prompt, or the last token."""
         if self.output:
             return self.output[-1:]
-        return self.job.prompt[self.cache.length if self.cache else 0:]
+        return self.job.prompt[self.cache.length if self.cache else 0 :]
 
     def known(self) -> list[int]:
         return [*self.job.prompt, *self.output]
@@ -77,9 +77,15 @@ class Scheduler(Generic[Cache]):
     and memory stays bounded. The sizes of prefix pool and chunk are in tokens.
     """
 
-    def __init__(self, decoder: Network[Cache], *, max_batch: int = 8, chunk_tokens: int = 256,
-                 pool_tokens: int = 49_152,
-                 mode: LogprobsMode = LogprobsMode.PROCESSED) -> None:
+    def __init__(
+        self,
+        decoder: Network[Cache],
+        *,
+        max_batch: int = 8,
+        chunk_tokens: int = 256,
+        pool_tokens: int = 49_152,
+        mode: LogprobsMode = LogprobsMode.PROCESSED,
+    ) -> None:
         self.decoder = decoder
         self.max_batch, self.chunk_tokens, self.mode = max_batch, chunk_tokens, mode
         self.pool = PrefixPool[Cache](pool_tokens)
@@ -161,7 +167,7 @@ class Scheduler(Generic[Cache]):
                     row.cached_tokens = row.cache.length
             if row.cache is not None:
                 rows.append(row)
-                chunks.append(Chunk(row.unread[:self.chunk_tokens], row.cache))
+                chunks.append(Chunk(row.unread[: self.chunk_tokens], row.cache))
         return rows, chunks
 
     def _ended(self, row: _Running[Cache]) -> Finished | None:

@@ -27,33 +27,46 @@ def stream_error(body: bytes) -> Iterator[bytes]:
     yield DONE
 
 
-def stream_reply(reply: Mapping[str, Any], tokenizer: Spellings,
-                 asked: Mapping[str, Any]) -> Iterator[bytes]:
+def stream_reply(
+    reply: Mapping[str, Any], tokenizer: Spellings, asked: Mapping[str, Any]
+) -> Iterator[bytes]:
     """Events of a unary `reply`, which must carry its ids, for the body `asked`.
 
     Where hidden reasoning has taken the ids away, all of the text comes in one event.
     """
     choice = reply["choices"][0]
-    head = {"id": reply["id"], "object": "chat.completion.chunk", "created": reply["created"],
-            "model": reply["model"]}
+    head = {
+        "id": reply["id"],
+        "object": "chat.completion.chunk",
+        "created": reply["created"],
+        "model": reply["model"],
+    }
     usage_wanted = bool((asked.get("stream_options") or {}).get("include_usage"))
     ids_wanted = bool(asked.get("return_token_ids"))
     ids = choice["token_ids"]
-    first: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""},
-                             "logprobs": None, "finish_reason": None}
+    first: dict[str, Any] = {
+        "index": 0,
+        "delta": {"role": "assistant", "content": ""},
+        "logprobs": None,
+        "finish_reason": None,
+    }
     top = {"prompt_token_ids": reply["prompt_token_ids"], "prompt_text": reply["prompt_text"]}
     yield event({**head, "choices": [first], **(top if ids_wanted else {})})
     deltas = list(_deltas(choice["message"], ids or [None], tokenizer))
     entries = (choice["logprobs"] or {}).get("content")
     for index, delta in enumerate(deltas):
         part: dict[str, Any] = {
-            "index": 0, "delta": delta,
+            "index": 0,
+            "delta": delta,
             "logprobs": {"content": [entries[index]]} if entries else None,
-            "finish_reason": None}
+            "finish_reason": None,
+        }
         last = index == len(deltas) - 1
         if last:
-            part |= {"finish_reason": choice["finish_reason"],
-                     "stop_reason": choice["stop_reason"]}
+            part |= {
+                "finish_reason": choice["finish_reason"],
+                "stop_reason": choice["stop_reason"],
+            }
             if "weight_versions" in choice:
                 part["weight_versions"] = choice["weight_versions"]
         if ids_wanted:
@@ -63,13 +76,20 @@ def stream_reply(reply: Mapping[str, Any], tokenizer: Spellings,
         tail = {"system_fingerprint": reply["system_fingerprint"]} if named else {}
         yield event({**head, "choices": [part], **tail})
     if usage_wanted:
-        yield event({**head, "choices": [], "usage": reply["usage"],
-                     "system_fingerprint": reply["system_fingerprint"]})
+        yield event(
+            {
+                **head,
+                "choices": [],
+                "usage": reply["usage"],
+                "system_fingerprint": reply["system_fingerprint"],
+            }
+        )
     yield DONE
 
 
-def _deltas(message: Mapping[str, Any], ids: Sequence[int | None],
-            tokenizer: Spellings) -> Iterator[dict[str, Any]]:
+def _deltas(
+    message: Mapping[str, Any], ids: Sequence[int | None], tokenizer: Spellings
+) -> Iterator[dict[str, Any]]:
     """One delta an id. Texts come with their tokens, tool calls with the last one."""
     left = {"reasoning": message.get("reasoning") or "", "content": message["content"] or ""}
     marks = {tokenizer.id_of("<think>"), tokenizer.id_of("</think>")}
@@ -89,6 +109,7 @@ def _deltas(message: Mapping[str, Any], ids: Sequence[int | None],
                 delta[name], left[name] = left[name][:take], left[name][take:]
         key = "content" if token_id == ended else key
         if last and message.get("tool_calls"):
-            delta["tool_calls"] = [{"index": place, **call}
-                                   for place, call in enumerate(message["tool_calls"])]
+            delta["tool_calls"] = [
+                {"index": place, **call} for place, call in enumerate(message["tool_calls"])
+            ]
         yield delta

@@ -25,7 +25,8 @@ class ChatTemplate:
         """Compile. Raises ConfigurationError when the source is no valid template."""
         # The settings are transformers': other ones would change white space, hence tokens.
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         try:
@@ -47,7 +48,8 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]] = [joined(m) for m in body["messages"]]
         continued = bool(body.get("continue_final_message"))
         variables = {
-            "tools": body.get("tools") or None, "documents": body.get("documents"),
+            "tools": body.get("tools") or None,
+            "documents": body.get("documents"),
             "add_generation_prompt": bool(body.get("add_generation_prompt", True)),
             **(body.get("chat_template_kwargs") or {}),
         }
@@ -77,7 +79,7 @@ def _cut_after(text: str, final: str) -> str:
     place = text.rfind(final.strip())
     if place < 0:
         raise BadRequest("continue_final_message: the template changed the final message")
-    return text[:place + len(final.strip())]
+    return text[: place + len(final.strip())]
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

@@ -18,9 +18,15 @@ class TextTrail:
     spread over several tokens appears with the last of them.
     """
 
-    def __init__(self, tokenizer: Spellings, stop: Sequence[str] = (), *,
-                 include_stop: bool = False, min_tokens: int = 0, keep_special: bool = False,
-                 ) -> None:
+    def __init__(
+        self,
+        tokenizer: Spellings,
+        stop: Sequence[str] = (),
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+        keep_special: bool = False,
+    ) -> None:
         self._tokenizer = tokenizer
         self._stop = [text for text in stop if text]
         self._include_stop, self._min_tokens = include_stop, min_tokens
@@ -45,6 +51,6 @@ class TextTrail:
         for stop in self._stop:
             place = self.text.find(stop, max(0, before - len(stop) + 1))
             if place >= 0:
-                self.text = self.text[:place + (len(stop) if self._include_stop else 0)]
+                self.text = self.text[: place + (len(stop) if self._include_stop else 0)]
                 return stop
         return None

@@ -45,15 +45,20 @@ class ModelShape:
         if config.get("model_type") != "qwen3" or not config.get("tie_word_embeddings"):
             raise ConfigurationError(
                 f"{folder} is not a Qwen3-shaped model with tied embeddings; "
-                "the tiny engine runs no other")
+                "the tiny engine runs no other"
+            )
         rope = config.get("rope_parameters") or {}
         return cls(
-            vocab_size=config["vocab_size"], hidden=config["hidden_size"],
-            layers=config["num_hidden_layers"], heads=config["num_attention_heads"],
-            kv_heads=config["num_key_value_heads"], head_dim=config["head_dim"],
+            vocab_size=config["vocab_size"],
+            hidden=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config["head_dim"],
             epsilon=config["rms_norm_eps"],
             theta=rope.get("rope_theta") or config.get("rope_theta", 10_000.0),
-            max_positions=config["max_position_embeddings"])
+            max_positions=config["max_position_embeddings"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,8 @@ def _layer(tensors: Mapping[str, Floats], prefix: str) -> LayerWeights:
         output=joined("self_attn.o_proj"),
         post_norm=tensors[prefix + "post_attention_layernorm.weight"],
         gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
-        down=joined("mlp.down_proj"))
+        down=joined("mlp.down_proj"),
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
