@@ -5,7 +5,6 @@ Owns: the order in which rooms start and stop, and which paths go to the proxy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,20 +23,17 @@ from explorer.export.judged import JudgedRollouts
 from explorer.records import (
     Certificate,
     Rollout,
-    TokenizerId,
-    VocabularyEntry,
 )
 from explorer.settings import Settings
 from explorer.store.interface import Store
 from explorer.trace.policy import DEFAULT_POLICY, Policy
+from explorer.vocabularies import Vocabularies
 from explorer.web import api
 from explorer.web.desk_access import ApiServices
 from explorer.web.services import Services
 from explorer.web.setup import mount
 
 _WIRE_PREFIXES = ("/v1/", "/v1beta/")
-
-Vocabulary = Mapping[int, tuple[bytes, bool]]
 
 
 class Application:
@@ -55,6 +51,7 @@ class Application:
         self.store = store
         self.made_token = make_token()
         self.operator = Operator.of(settings, self.made_token)
+        self.vocabularies = Vocabularies(store, engine)
         self.certifier = Certifier(engine, self._keep_certificate, now_us, settings.model)
         self.policy: Policy = replace(
             DEFAULT_POLICY, allow_uncertified=settings.allow_uncertified
@@ -73,10 +70,9 @@ class Application:
                 top_logprobs=settings.top_logprobs,
             ),
             view=self.certifier,
+            learn=self.vocabularies.learn,
         )
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
-        self._vocabularies: dict[TokenizerId, Vocabulary] = {}
-        self._tokenizer_id: TokenizerId | None = None
         self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts)
@@ -95,7 +91,7 @@ class Application:
             judged=self.judged,
             settings=self.settings,
             certificate=lambda: self.certificate,
-            vocabulary=self.vocabulary,
+            vocabulary=self.vocabularies.get,
             started_us=now_us(),
         )
         app.state.api = ApiServices(
@@ -139,35 +135,13 @@ class Application:
         """Everything in flight is recorded, then rooms close in reverse order."""
         await self.certifier.stop()
         await self.proxy.stop()
+        await self.vocabularies.stop()
         await self.engine.stop()
         await self.store.close()
 
     async def _keep_certificate(self, certificate: Certificate) -> None:
         await self.store.add_certificate(certificate)
-        await self._keep_vocabulary(certificate)
-
-    async def _keep_vocabulary(self, certificate: Certificate) -> None:
-        pieces = await self.engine.vocabulary()
-        digest = certificate.numbers.get("tokenizer_sha256")
-        if not pieces or not digest:
-            return
-        tokenizer_id = TokenizerId(str(digest))
-        self._tokenizer_id = tokenizer_id
-        await self.store.add_vocabulary(
-            [VocabularyEntry(tokenizer_id, p.token_id, p.raw, p.special) for p in pieces]
-        )
-
-    def vocabulary(self, tokenizer_id: TokenizerId | None) -> Vocabulary:
-        """Bytes and special flag of every id of a tokenizer; empty when unknown."""
-        if tokenizer_id is None:
-            return {}
-        kept = self._vocabularies.get(tokenizer_id)
-        if kept is None:
-            entries = self.store.vocabulary(tokenizer_id)
-            kept = {entry.token_id: (entry.raw, entry.special) for entry in entries}
-            if kept:
-                self._vocabularies[tokenizer_id] = kept
-        return kept
+        await self.vocabularies.keep(certificate)
 
     def template(self, wanted: Rollout) -> Rollout:
         """A wanted rollout with the engine's facts filled in."""
@@ -181,7 +155,7 @@ class Application:
             engine_name=certificate.engine_name,
             engine_version=certificate.engine_version,
             model=certificate.model,
-            tokenizer_id=self._tokenizer_id,
+            tokenizer_id=self.vocabularies.current,
             chat_template_sha256=str(template) if template else None,
             certificate_id=certificate.certificate_id,
             app_version=__version__,

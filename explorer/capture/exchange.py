@@ -90,6 +90,7 @@ class Exchange:
         self.context = context
         self.state = State.NEW
         self.call: Call | None = None
+        self.reply: dict[str, Any] | None = None
         self._draft = Draft(context.call_id, context.rollout.rollout_id, context.sequence)
         self._request: NeutralRequest | None = None
         self._certificate_at_start = NOT_CERTIFIED
@@ -184,6 +185,7 @@ class Exchange:
             return self._upstream_failed(event.time_us, reply, parsed)
         assert parsed.body is not None
         assert self._request is not None
+        self.reply = parsed.body
         served = chat.serve(parsed.body, self._request, self.context.call_id)
         if self._request.stream:
             self._pending_stream = chat.stream_reply(served, self._request.wants)

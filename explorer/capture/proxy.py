@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +86,7 @@ class CaptureProxy:
         engine: samples.
         store: makes calls durable.
         view: what is known about the engine now.
+        learn: is shown every reply, to learn the bytes of ids from.
     """
 
     def __init__(
@@ -95,12 +96,14 @@ class CaptureProxy:
         store: Store,
         options: ProxyOptions,
         view: EngineView,
+        learn: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._desk = desk
         self._engine = engine
         self._store = store
         self._options = options
         self._view = view
+        self._learn = learn
         self._drivers: set[_Driver] = set()
         self._idle = asyncio.Event()
         self._stopping = False
@@ -328,6 +331,8 @@ class _Driver:
             self.push(ev.StoreBroke(now_us(), error.message))
         else:
             self._proxy._desk.settled(self._live, call)
+            if self._exchange.reply is not None:
+                self._proxy._learn(self._exchange.reply)
             self.push(ev.Stored(now_us()))
 
 

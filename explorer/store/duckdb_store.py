@@ -157,7 +157,7 @@ class DuckDBStore(Reader, Lister):
         await self._submit(certificate)
 
     async def add_vocabulary(self, entries: Sequence[VocabularyEntry]) -> None:
-        """Store a tokenizer's tokens; a tokenizer already stored is left as it is."""
+        """Store a tokenizer's tokens; ids already stored are left as they are."""
         await self._submit(Vocabulary(entries))
 
     async def add_judgement(self, row: JudgementRow) -> None:

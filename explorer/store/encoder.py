@@ -39,7 +39,7 @@ class Encoder:
         self._next_event: dict[str, int] = {}
 
     def encode(self, work: Work) -> list[TableRow]:
-        """Encode one record; none for a vocabulary that is stored already.
+        """Encode one record; none for a vocabulary entry that is stored already.
 
         Raises `ENCODE_ERRORS` for an unstorable record, `StoreFailed` when an event's
         number cannot be read because the database is not open.
@@ -91,16 +91,19 @@ class Encoder:
         return replace(event, sequence=number)
 
     def _encode_vocabulary(self, vocabulary: Vocabulary) -> list[TableRow]:
-        stored: dict[str, bool] = {}
+        """Rows of the ids that are not stored yet; what is stored never changes."""
+        stored: dict[str, set[int]] = {}
         found: list[TableRow] = []
         for entry in vocabulary.entries:
-            if entry.tokenizer_id not in stored:
-                row = self._database.writer.execute(
-                    "SELECT 1 FROM vocabulary WHERE tokenizer_id = ? LIMIT 1",
+            ids = stored.get(entry.tokenizer_id)
+            if ids is None:
+                known = self._database.writer.execute(
+                    "SELECT token_id FROM vocabulary WHERE tokenizer_id = ?",
                     [entry.tokenizer_id],
-                ).fetchone()
-                stored[entry.tokenizer_id] = row is not None
-            if not stored[entry.tokenizer_id]:
+                ).fetchall()
+                ids = stored[entry.tokenizer_id] = {row[0] for row in known}
+            if entry.token_id not in ids:
+                ids.add(entry.token_id)
                 found.append((columns.VOCABULARY, rows.encode_vocabulary(entry)))
         return found
 

@@ -245,7 +245,7 @@ class Store(Protocol):
         """Store what a probe measured."""
 
     async def add_vocabulary(self, entries: Sequence[VocabularyEntry]) -> None:
-        """Store a tokenizer's tokens; a tokenizer already stored is left as it is."""
+        """Store a tokenizer's tokens; ids already stored are left as they are."""
 
     async def add_judgement(self, row: JudgementRow) -> None:
         """Store the summary of a verdict for listings."""

@@ -32,7 +32,7 @@ ROOMS = (
 )
 BASE = {"__init__", "records", "errors", "settings", "columns"}
 # The top is wiring: the command and what only it needs.
-TOP = {"__main__", "app", "cli", "server", "reach", "runfile", "doctor", "certifier"}
+TOP = {"__main__", "app", "cli", "server", "reach", "runfile", "doctor", "certifier", "vocabularies"}
 # Rooms that may not even import everything before them.
 FORBIDDEN = {
     "custody": {"base", "trace"},
