@@ -1,4 +1,4 @@
-"""Where the consumers' libraries must be there, a skipped test is a failed one."""
+"""Order of the tests, and skips that count as failures where nothing may be skipped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Generator
 import pytest
 
 REQUIRE = "ROLLOUT_EXPLORER_REQUIRE_CONSUMERS"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests last: Playwright keeps an event loop running in the main thread until
+    the session ends, and no other test could start one of its own."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 @pytest.hookimpl(wrapper=True)
