@@ -6,13 +6,14 @@ Owns: what is said about a call. Must not know: HTML, HTTP.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from explorer.errors import NotFound
 from explorer.export.judged import Judged
-from explorer.records import Body, BodyKind, Call
+from explorer.records import Body, BodyKind, Call, CallId
 from explorer.store.interface import Store
 from explorer.web import words
 from explorer.web.contexts import Frame
@@ -25,6 +26,7 @@ from explorer.web.contexts_tabs import (
 from explorer.web.conversation import failure_words
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import body_text, safe_text
+from explorer.web.turn_tree import TurnTree
 
 PREVIEW_CHARS = 120
 ROWS_PER_PAGE = 300
@@ -36,8 +38,8 @@ _BODY_TITLES = {
 }
 
 
-def call_row(judged: Judged, call: Call) -> CallRow:
-    """One call as a line."""
+def call_row(judged: Judged, call: Call, labels: Mapping[CallId, str]) -> CallRow:
+    """One call as a line; `labels` are the turn tree's."""
     rollout_id = judged.record.rollout.rollout_id
     decision = judged.judgement.roles.get(call.call_id)
     mask = judged.judgement.masks.get(call.call_id)
@@ -46,6 +48,7 @@ def call_row(judged: Judged, call: Call) -> CallRow:
         short_call=words.short_id(call.call_id),
         href=rollout_href(rollout_id, f"requests/{call.call_id}"),
         sequence=call.sequence,
+        turn=labels.get(call.call_id, words.NONE),
         dialect=call.dialect.value,
         stream=call.stream,
         status=call.status.value,
@@ -169,7 +172,7 @@ def request_page(
     return RequestPage(
         frame=frame,
         header=header,
-        call=call_row(judged, call),
+        call=call_row(judged, call, TurnTree(judged).labels),
         facts=call_facts(call),
         rule=decision.rule if decision else "",
         why=decision.why if decision else "",

@@ -200,6 +200,10 @@ class RunPage:
     summary: RunRow = said("The run in numbers.")
     groups: tuple[GroupRow, ...] = said("One line per group, in order of appearance.")
     width: int = said("Largest number of samples in a group.")
+    columns: tuple[str, ...] = said(
+        "Heads of the samples' columns: the attempts where every group has the same, else "
+        "numbers from 1."
+    )
     n_zero_variance: int = said("Groups whose rewards are all equal.")
     shown: int = said("Rollouts on this page.")
     total: int = said("Rollouts of the run.")

@@ -87,14 +87,17 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class BreakNote:
-    """Where a root left the sequence it might have continued."""
+    """Where a prompt left the sequence it might have continued."""
 
+    kind: str = said(
+        "`break`: it left its history; `again`: the same prompt once more; `fork`: another "
+        "continuation; `apart`: a conversation of its own."
+    )
     offset: int = said("Tokens shared with the nearest earlier call.")
     nearest: str = said("That call, as labelled in the tree.")
     expected: str = said("The token that stands there in the nearest call, decoded.")
     actual: str = said("The token that stands there in this prompt, decoded.")
-    cause: str = said("Why, in words, as far as it can be named.")
-    unrelated: bool = said("Whether it never was the same conversation.")
+    cause: str = said("Why, in words, as far as it can be named; empty for a fork.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,9 @@ class TreeRow:
     label: str = said("Its number on its path; a prime marks each alternative.")
     role: str = said("`agent`, `subagent`, `auxiliary`, `discarded`, `failed` or `prompt`.")
     words: str = said("Role and state in words.")
-    glyph: str = said("Branch lines in front of a fork's children.")
+    rails: str = said("Lines in front of it that tell the branches of a fork apart.")
     indent: int = said("Steps of indentation.")
+    after: str = said("Number of the call it continues, where the lines do not show it.")
     forks: int = said("Continuations, when there is more than one.")
     note: str = said("What is worth a second line: the rule, or what failed.")
     rule: str = said("Rule that decided the role.")
@@ -233,6 +237,7 @@ class TokensPage:
     trained_tokens: int = said("Of these, tokens that train.")
     outliers: int = said("Sampled tokens with −logp of 4 nats or more.")
     shown_tokens: int = said("Tokens on this page.")
+    broke: BreakNote | None = said("Where this branch left an earlier call, if it did.")
     sections: tuple[TurnSection, ...] = said("The tokens, turn by turn.")
     minimap: tuple[Bar, ...] = said("Trained and masked spans, and outliers.")
     legend: Legend = said("What the colours mean.")

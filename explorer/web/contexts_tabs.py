@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explorer.web.contexts import Frame, RolloutRow, page, said
-from explorer.web.contexts_rollout import BranchChoice, Header, TreeRow
+from explorer.web.contexts_rollout import BranchChoice, BreakNote, Header, TreeRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,15 @@ class Message:
     reasoning: str = said("Reasoning text, cut, when the reply has some.")
     tool_calls: tuple[ToolCall, ...] = said("Tool calls.")
     cut_chars: int = said("Characters left out; the call's request has them.")
+    note: str = said("How it differs from the reply that it repeats, empty when it does not.")
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierMessage:
+    """A message that was sent once more, in one line."""
+
+    role: str = said("Its role.")
+    text: str = said("How it begins.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,10 @@ class ConversationTurn:
     trained_tokens: int = said("Of these, tokens that train.")
     finish_reason: str = said("Why the engine stopped, or `unknown`.")
     source: str = said("`messages` of the raw bodies, or `tokens` decoded, or `preview`.")
-    skipped: int = said("New messages left out here; the request has them.")
+    earlier: int = said("Messages that the request sent before the ones shown.")
+    skipped: int = said("Of these, new ones that were too many to show.")
+    folded: tuple[EarlierMessage, ...] = said("The last of the earlier ones, in one line each.")
+    echo: str = said("How the reply before came back, when it was not as it was given.")
     messages: tuple[Message, ...] = said("What is new, then the reply.")
     problem: str = said("Why the call failed, empty when it did not.")
 
@@ -66,6 +78,7 @@ class ConversationPage:
     tree: tuple[TreeRow, ...] = said("Every call.")
     branches: tuple[BranchChoice, ...] = said("Every branch.")
     branch: str = said("Last call of the branch shown, empty without calls.")
+    broke: BreakNote | None = said("Where this branch left an earlier call, if it did.")
     turns: tuple[ConversationTurn, ...] = said("Turns on this page.")
     total_turns: int = said("Turns of the branch.")
     more_href: str | None = said("Address of the next turns, null at the end.")
@@ -76,6 +89,7 @@ class TimingRow:
     """One call in time."""
 
     label: str = said("The call's number in admission order.")
+    turn: str = said("Its number in the turn tree.")
     role: str = said("Role of the call.")
     call_href: str = said("Address of its request.")
     start_ms: float = said("Start after the first call, in milliseconds.")
@@ -116,6 +130,7 @@ class CallRow:
     short_call: str = said("Its id, shortened.")
     href: str = said("Address of its request.")
     sequence: int = said("Number in admission order.")
+    turn: str = said("Its number in the turn tree, `–` when it is not in it.")
     dialect: str = said("Wire dialect.")
     stream: bool = said("Whether the harness asked for a stream.")
     status: str = said("Where its life ended.")
@@ -242,7 +257,7 @@ class FindingRow:
     hint: str = said("What to do about it.")
     where: str = said("What it concerns, in words.")
     call_href: str | None = said("Address of the call's request.")
-    token_href: str | None = said("Address of the first token it concerns.")
+    token_href: str | None = said("Address of the first token it concerns, or of its call's.")
 
 
 @page

@@ -1,7 +1,7 @@
 """Builds the conversation tab: what each call added, then its reply.
 
-Owns: which messages are new, and where they are cut.
-Must not know: HTML, HTTP.
+Owns: which messages are new, and what became of the reply before.
+Must not know: HTML, HTTP, how a message is read.
 
 Messages come from the body as sent to the engine, which is a chat request whatever the
 harness spoke; where there is none, the tokens are decoded instead and the page says so.
@@ -9,26 +9,43 @@ harness spoke; where there is none, the tokens are decoded instead and the page 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from explorer.export.judged import Judged
-from explorer.records import Body, BodyKind, Call, Dialect
+from explorer.records import BodyKind, Call, CallId
 from explorer.store.interface import Store
 from explorer.trace.branch import Segment
 from explorer.web import words
 from explorer.web.branches import Shown
-from explorer.web.contexts_tabs import (
-    ConversationTurn,
-    Message,
-    ToolCall,
-)
+from explorer.web.contexts_tabs import ConversationTurn, EarlierMessage, Message
 from explorer.web.frames import rollout_href
-from explorer.web.pretty import PARSE_BYTES, Pairs, dumps, loads, safe_text
+from explorer.web.messages import (
+    asked_messages,
+    in_one_line,
+    message_of,
+    plain_message,
+    reasoning_text,
+    reply_message,
+)
+from explorer.web.pretty import Pairs, safe_text
 
 TURNS_PER_PAGE = 12
 CHARS_PER_PAGE = 110_000
-MESSAGE_CHARS = 3_000
 MESSAGES_PER_TURN = 10
+FOLDED_PER_TURN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The messages of one turn."""
+
+    messages: list[Message]
+    source: str
+    earlier: int = 0
+    skipped: int = 0
+    folded: tuple[EarlierMessage, ...] = ()
+    echo: str = ""
 
 
 class Conversation:
@@ -39,6 +56,7 @@ class Conversation:
         self._judged = judged
         self._shown = shown
         self._rollout_id = judged.record.rollout.rollout_id
+        self._replies: dict[CallId, Pairs | None] = {}
 
     def turns(self, first: int) -> tuple[list[ConversationTurn], int | None]:
         """Turns from number `first` on, and the first one of the next page."""
@@ -59,8 +77,7 @@ class Conversation:
     def _turn(self, number: int) -> ConversationTurn:
         path = self._shown.view.path
         call = self._shown.view.calls[path[number - 1]]
-        before = self._shown.view.calls[path[number - 2]] if number > 1 else None
-        messages, skipped, source = self._messages(call, before)
+        said = self._said(call, number)
         judgement = self._judged.judgement
         mask = judgement.masks[call.call_id]
         tokens = rollout_href(self._rollout_id, "tokens", branch=self._shown.view.leaf)
@@ -75,39 +92,81 @@ class Conversation:
             sampled_tokens=mask.length - mask.prompt_len,
             trained_tokens=mask.supervised,
             finish_reason=call.finish_reason or words.UNKNOWN,
-            source=source,
-            skipped=skipped,
-            messages=tuple(messages),
+            source=said.source,
+            earlier=said.earlier,
+            skipped=said.skipped,
+            folded=said.folded,
+            echo=said.echo,
+            messages=tuple(said.messages),
             problem=failure_words(call),
         )
 
-    def _messages(self, call: Call, before: Call | None) -> tuple[list[Message], int, str]:
+    def _said(self, call: Call, number: int) -> _Said:
         bodies = {body.kind: body for body in self._store.bodies(call.call_id)}
         asked = asked_messages(call, bodies)
+        reply = self._replies[call.call_id] = reply_message(bodies.get(BodyKind.REPLY))
         if asked is None:
             return self._from_tokens(call)
-        new = asked[known_messages(call, before, len(asked)) :]
-        skipped = max(0, len(new) - MESSAGES_PER_TURN)
-        new = new[skipped:]
-        shown = [message_of(item) for item in new]
-        reply = reply_message(bodies.get(BodyKind.REPLY))
+        before = self._before(call, number)
+        echoed_at, same = None, False
+        note = ""
+        if before is not None:
+            echoed_at, same = echo_place(call, before, asked)
+            if echoed_at is not None:
+                note = echo_note(self._reply_of(before), asked[echoed_at], same)
+        # On its first turn a branch shows everything, also what an earlier one began with.
+        known = 0
+        if number > 1 and before is not None:
+            known = known_messages(call, before, len(asked))
+            known += echoed_at == known and same
+        first = max(known, len(asked) - MESSAGES_PER_TURN)
+        shown = [
+            message_of(item, note if at == echoed_at else "")
+            for at, item in enumerate(asked[first:], first)
+        ]
         if reply is not None:
             shown.append(message_of(reply))
         elif call.preview:
             shown.append(plain_message("assistant", call.preview))
-        return shown, skipped, "messages"
+        hidden = before is not None and echoed_at is not None and echoed_at < first
+        return _Said(
+            messages=shown,
+            source="messages",
+            earlier=first,
+            skipped=first - known,
+            folded=tuple(in_one_line(item) for item in asked[:first][-FOLDED_PER_TURN:]),
+            echo=self._echo(before, note) if hidden else "",
+        )
 
-    def _from_tokens(self, call: Call) -> tuple[list[Message], int, str]:
+    def _echo(self, before: Call | None, note: str) -> str:
+        label = "" if before is None else self._shown.labels.get(before.call_id, "")
+        return f"The reply of turn {label} was {note}." if note else ""
+
+    def _before(self, call: Call, number: int) -> Call | None:
+        """The call that this one goes on from, or whose sequence its prompt left."""
+        path, calls = self._shown.view.path, self._shown.view.calls
+        if number > 1:
+            return calls[path[number - 2]]
+        left = self._judged.judgement.tree.nodes[call.call_id].break_
+        return None if left is None else calls.get(left.nearest_call_id)
+
+    def _reply_of(self, call: Call) -> Pairs | None:
+        if call.call_id not in self._replies:
+            bodies = {body.kind: body for body in self._store.bodies(call.call_id)}
+            self._replies[call.call_id] = reply_message(bodies.get(BodyKind.REPLY))
+        return self._replies[call.call_id]
+
+    def _from_tokens(self, call: Call) -> _Said:
         shown = []
         for segment in self._shown.view.segments:
             if segment.call_id == call.call_id:
                 role = "assistant" if segment.kind == "completion" else segment.kind
                 shown.append(plain_message(role, self._text(segment)))
         if shown:
-            return shown, 0, "tokens"
+            return _Said(shown, "tokens")
         if call.preview:
-            return [plain_message("assistant", call.preview)], 0, "preview"
-        return [], 0, "nothing on record"
+            return _Said([plain_message("assistant", call.preview)], "preview")
+        return _Said([], "nothing on record")
 
     def _text(self, segment: Segment) -> str:
         pieces = self._shown.pieces[segment.start : segment.end]
@@ -123,109 +182,36 @@ def failure_words(call: Call) -> str:
     return safe_text(f"The call ended as {call.status.value} ({what}){detail}")
 
 
-def asked_messages(call: Call, bodies: dict[BodyKind, Body]) -> list[Any] | None:
-    """The messages of the request, None when no readable body has them."""
-    candidates = [bodies.get(BodyKind.SUBMITTED)]
-    if call.dialect is Dialect.CHAT:
-        candidates.append(bodies.get(BodyKind.REQUEST))
-    for body in candidates:
-        if body is None or not body.data or len(body.data) > PARSE_BYTES:
-            continue
-        try:
-            read = loads(body.data)
-        except ValueError:
-            continue
-        messages = read.get("messages") if isinstance(read, Pairs) else None
-        if isinstance(messages, list) and not isinstance(messages, Pairs):
-            return messages
-    return None
+def known_messages(call: Call, before: Call, count: int) -> int:
+    """How many of the `count` messages of a request the request before had, too.
 
-
-def reply_message(body: Body | None) -> Pairs | None:
-    """The engine's message, None when the reply cannot be read."""
-    if body is None or len(body.data) > PARSE_BYTES:
-        return None
-    try:
-        read = loads(body.data)
-    except ValueError:
-        return None
-    choices = read.get("choices") if isinstance(read, Pairs) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    message = first.get("message") if isinstance(first, Pairs) else None
-    return message if isinstance(message, Pairs) else None
-
-
-def known_messages(call: Call, before: Call | None, count: int) -> int:
-    """How many messages the request repeats from the call before and its reply."""
-    if before is None:
-        return 0
+    Digests leave out leading system messages, which are compared on their own.
+    """
     mine, theirs = call.message_digests, before.message_digests
-    if mine and theirs:
-        if mine[: len(theirs)] != theirs:
-            return 0
-        repeated = len(theirs)
-        answered = len(mine) > repeated and mine[repeated] == before.reply_digest
-        return min(count, repeated + answered)
-    return min(count, before.n_messages + 1) if before.n_messages < count else 0
+    if not (mine and theirs):
+        return before.n_messages if before.n_messages < count else 0
+    same = mine[: len(theirs)] == theirs and call.system_digest == before.system_digest
+    return min(count, count - len(mine) + len(theirs)) if same else 0
 
 
-def plain_message(role: str, text: str) -> Message:
-    """A message that is only text."""
-    shown, cut = shorten(text)
-    return Message(role=role, name="", text=shown, reasoning="", tool_calls=(), cut_chars=cut)
+def echo_place(call: Call, before: Call, asked: list[Any]) -> tuple[int | None, bool]:
+    """Where a request repeats the reply before, and whether it says the same there."""
+    place = known_messages(call, before, len(asked))
+    if not 0 < place < len(asked):
+        return None, False
+    echoed = asked[place]
+    if not isinstance(echoed, Pairs) or echoed.get("role") != "assistant":
+        return None, False
+    mine, theirs = call.message_digests, before.message_digests
+    compared = bool(mine and theirs and before.reply_digest)
+    return place, not compared or mine[len(theirs)] == before.reply_digest
 
 
-def message_of(item: Any) -> Message:
-    """One chat message as people read it; what it is not is shown as it came."""
-    if not isinstance(item, Pairs):
-        return plain_message("unknown", dumps(item))
-    text, cut = shorten(content_text(item.get("content")))
-    reasoning, cut_too = shorten(
-        content_text(item.get("reasoning_content") or item.get("reasoning"))
-    )
-    calls = item.get("tool_calls")
-    tools: list[ToolCall] = []
-    for entry in calls if isinstance(calls, list) else ():
-        function = entry.get("function") if isinstance(entry, Pairs) else None
-        if isinstance(function, Pairs):
-            given = function.get("arguments", "")
-            arguments = given if _is_text(given) else dumps(given)
-            shown, left = shorten(arguments)
-            cut += left
-            tools.append(ToolCall(safe_text(str(function.get("name", ""))), shown))
-    name = item.get("name") or item.get("tool_call_id") or ""
-    role = item.get("role")
-    return Message(
-        role=safe_text(role) if isinstance(role, str) else words.UNKNOWN,
-        name=safe_text(str(name))[:80],
-        text=text,
-        reasoning=reasoning,
-        tool_calls=tuple(tools),
-        cut_chars=cut + cut_too,
-    )
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def content_text(content: Any) -> str:
-    """Text of a message's content; parts that are no text show as their source."""
-    if content is None:
+def echo_note(reply: Pairs | None, echoed: Any, same: bool) -> str:
+    """How a repeated reply differs from what the engine said; empty when it does not."""
+    if not same:
+        return "echoed, but changed"
+    given, kept = reasoning_text(reply).strip(), reasoning_text(echoed).strip()
+    if given == kept or reply is None:
         return ""
-    if _is_text(content):
-        return str(content)
-    if isinstance(content, list) and not isinstance(content, Pairs):
-        parts = []
-        for part in content:
-            text = part.get("text") if isinstance(part, Pairs) else None
-            parts.append(str(text) if _is_text(text) else dumps(part))
-        return "\n".join(parts)
-    return dumps(content)
-
-
-def shorten(text: str) -> tuple[str, int]:
-    """The beginning of a text, made safe, and how many characters were left out."""
-    if len(text) <= MESSAGE_CHARS:
-        return safe_text(text), 0
-    return safe_text(text[:MESSAGE_CHARS]), len(text) - MESSAGE_CHARS
+    return "echoed with other reasoning" if kept else "echoed without reasoning"

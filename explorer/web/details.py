@@ -6,14 +6,14 @@ Owns: what these tabs say. Must not know: HTML, HTTP.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from explorer import __version__
 from explorer.export.judged import Judged
-from explorer.records import CallStatus, Finding, MaskReason
+from explorer.records import CallId, CallStatus, Finding, MaskReason
 from explorer.store.interface import RolloutSummary
 from explorer.web import words
 from explorer.web.calls import compact, versions_text
@@ -35,6 +35,7 @@ from explorer.web.frames import rollout_href
 from explorer.web.lists import group_row, now_us
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
+from explorer.web.turn_tree import TurnTree
 
 CHART_WIDTH = 1000.0
 
@@ -46,6 +47,7 @@ def timing_page(judged: Judged, frame: Frame, header: Header) -> TimingPage:
     last = max((call.ended_us for call in calls), default=0)
     span_ms = max((last - first) / 1000, 0.001)
     rollout_id = judged.record.rollout.rollout_id
+    labels = TurnTree(judged).labels
     rows = []
     for call in calls:
         start_ms, total_ms = (
@@ -59,6 +61,7 @@ def timing_page(judged: Judged, frame: Frame, header: Header) -> TimingPage:
         rows.append(
             TimingRow(
                 label=str(call.sequence),
+                turn=labels.get(call.call_id, words.NONE),
                 role=decision.role.value if decision else words.NONE,
                 call_href=rollout_href(rollout_id, f"requests/{call.call_id}"),
                 start_ms=start_ms,
@@ -209,8 +212,8 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
-def finding_row(judged: Judged, finding: Finding) -> FindingRow:
-    """One finding with links to what it points at."""
+def finding_row(judged: Judged, finding: Finding, labels: Mapping[CallId, str]) -> FindingRow:
+    """One finding with links to what it points at; `labels` are the turn tree's."""
     rollout_id, where = judged.record.rollout.rollout_id, finding.where
     call_href = token_href = None
     words_where = "the rollout"
@@ -219,6 +222,8 @@ def finding_row(judged: Judged, finding: Finding) -> FindingRow:
         calls = {call.call_id: call for call in judged.record.calls}
         call = calls.get(where.call_id)
         words_where = f"call {call.sequence}" if call else f"call {where.call_id}"
+        if where.call_id in labels:
+            words_where = f"turn {labels[where.call_id]} ({words_where})"
         if where.start is not None and where.call_id in judged.judgement.masks:
             last = where.end if where.end is not None else where.start + 1
             words_where += (
@@ -228,6 +233,10 @@ def finding_row(judged: Judged, finding: Finding) -> FindingRow:
             )
             page = rollout_href(rollout_id, "tokens", branch=where.call_id, t=where.start)
             token_href = f"{page}#t{where.start}"
+        elif where.call_id in labels:
+            page = rollout_href(rollout_id, "tokens", branch=where.call_id)
+            mask = judged.judgement.masks[where.call_id]
+            token_href = f"{page}#t{mask.prompt_len}" if mask.length else None
     return FindingRow(
         code=finding.code,
         grade=finding.grade.value,
@@ -248,10 +257,11 @@ def findings_page(judged: Judged, frame: Frame, header: Header) -> FindingsPage:
         for reason in sorted(counts, key=lambda reason: -counts[reason])
         if reason not in skip and counts[reason]
     )
+    labels = TurnTree(judged).labels
     return FindingsPage(
         frame=frame,
         header=header,
-        findings=tuple(finding_row(judged, item) for item in judged.judgement.findings),
+        findings=tuple(finding_row(judged, item, labels) for item in judged.judgement.findings),
         masked=masked,
     )
 

@@ -7,7 +7,7 @@ Must not know: HTML, HTTP, SQL.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 from explorer.records import Certificate
@@ -251,16 +251,29 @@ def run_page(store: Store, frame: Frame, run: str, summary: RunSummary) -> RunPa
     for row in rows:
         grouped.setdefault(row.group or row.task or "(no task given)", []).append(row)
     groups = tuple(group_row(name, members, now) for name, members in grouped.items())
+    width = max((len(group.samples) for group in groups), default=0)
     return RunPage(
         frame=frame,
         summary=run_row(summary, now),
         groups=groups,
-        width=max((len(group.samples) for group in groups), default=0),
+        width=width,
+        columns=_columns(groups, width),
         n_zero_variance=sum(group.zero_variance for group in groups),
         shown=len(rows),
         total=total,
         list_href=list_href(run=run),
     )
+
+
+def _columns(groups: Sequence[GroupRow], width: int) -> tuple[str, ...]:
+    """Attempts as heads when each column holds one attempt only, else plain numbers."""
+    attempts: list[set[int | None]] = [set() for _ in range(width)]
+    for group in groups:
+        for place, sample in enumerate(group.samples):
+            attempts[place].add(sample.attempt)
+    if any(len(found) != 1 or None in found for found in attempts):
+        return tuple(str(place + 1) for place in range(width))
+    return tuple(f"#{attempt}" for found in attempts for attempt in found)
 
 
 def group_row(name: str, members: list[RolloutSummary], now: int) -> GroupRow:

@@ -82,6 +82,10 @@ def _write(value: Any, indent: int, depth: int) -> Iterator[str]:
         if not value:
             yield "{}" if is_object else "[]"
             return
+        if all(isinstance(item, Spelled) for item in value):
+            # Ids one a line would be all that a reader sees.
+            yield f"[{', '.join(map(str, value))}]"
+            return
         pad = "\n" + " " * (indent * (depth + 1))
         yield "{" if is_object else "["
         for number, item in enumerate(value):

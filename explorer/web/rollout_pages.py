@@ -94,8 +94,13 @@ async def conversation(
         view = View(leaf, "conversation", {})
         members = members_of(services.store, judged)
         turns: list[ConversationTurn] = []
-        following, total = None, 0
+        following, total, broke = None, 0, None
+
+        def decode(token: int | None) -> str:
+            return decode_one(services, judged, token)
+
         if leaf is not None:
+            broke = tree.root_break(leaf, decode)
             shown = shown_branch(services, judged, tree, leaf)
             total = len(shown.view.path)
             turns, following = Conversation(services.store, judged, shown).turns(first)
@@ -105,9 +110,10 @@ async def conversation(
         return ConversationPage(
             frame=rollout_frame(request, judged, "conversation"),
             header=rollout_header(judged, "conversation", members, leaf),
-            tree=tree.rows(view, lambda token: decode_one(services, judged, token)),
+            tree=tree.rows(view, decode),
             branches=tree.branches(view),
             branch=leaf or "",
+            broke=broke,
             turns=tuple(turns),
             total_turns=total,
             more_href=more,
@@ -129,13 +135,13 @@ async def requests(request: Request, rollout_id: str, start: int = 0) -> Respons
     """Every call, a page at a time."""
 
     def build(judged: Judged, frame: Frame, header: Header, _: Members) -> RequestsPage:
-        calls = judged.record.calls
+        calls, labels = judged.record.calls, TurnTree(judged).labels
         first = max(0, start)
         last = first + ROWS_PER_PAGE
         return RequestsPage(
             frame=frame,
             header=header,
-            rows=tuple(call_row(judged, call) for call in calls[first:last]),
+            rows=tuple(call_row(judged, call, labels) for call in calls[first:last]),
             total=len(calls),
             first=first,
             next_href=(

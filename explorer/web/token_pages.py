@@ -102,6 +102,10 @@ def tokens_page(
     sections: tuple[TurnSection, ...] = ()
     if shown is not None:
         sections = finished_sections(judged, shown, Look(asked.metric, asked.ids, at))
+
+    def decode(token: int | None) -> str:
+        return decode_one(services, judged, token)
+
     neighbours = {name: value for name, value in asked.state().items() if name != "branch"}
     return TokensPage(
         frame=rollout_frame(request, judged, "tokens"),
@@ -112,7 +116,7 @@ def tokens_page(
             leaf,
             "&".join(f"{name}={value}" for name, value in neighbours.items()),
         ),
-        tree=tree.rows(view, lambda token: decode_one(services, judged, token)),
+        tree=tree.rows(view, decode),
         branches=tree.branches(view),
         branch=leaf or "",
         metric=asked.metric,
@@ -125,6 +129,7 @@ def tokens_page(
         trained_tokens=int(np.count_nonzero(shown.view.trained)) if shown else 0,
         outliers=int(np.count_nonzero(shown.view.outliers)) if shown else 0,
         shown_tokens=sum(section.shown for section in sections),
+        broke=tree.root_break(leaf, decode) if leaf is not None else None,
         sections=sections,
         minimap=minimap(shown.view) if shown else (),
         legend=legend(judged, shown.view if shown else None),

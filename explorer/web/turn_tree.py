@@ -1,16 +1,12 @@
 """The turn tree as lines: every call, its role and the rule that decided it.
 
-Owns: the order, indentation and labels of the lines, and the list of branches.
-Must not know: HTML, tokens beyond their counts.
-
-A chain of calls is not indented. Under a fork the continuations stand one step in; the
-one that goes on longest is followed back at the fork's own level, so that a long
-rollout with a few discarded answers stays one column.
+Owns: what each line says, where a prompt left its history, and the list of branches.
+Must not know: HTML, tokens beyond their counts, the order of the lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from explorer.export.judged import Judged
@@ -24,8 +20,7 @@ from explorer.web.contexts_rollout import (
     TreeRow,
 )
 from explorer.web.frames import rollout_href
-
-MAX_INDENT = 5
+from explorer.web.tree_lines import Line, TreeLines
 
 CAUSES = {
     BreakCause.SAME_PROMPT: "The prompt is the same; it was asked again.",
@@ -50,14 +45,6 @@ class View:
     state: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    node: Node
-    indent: int
-    glyph: str
-    label: str
-
-
 class TurnTree:
     """The lines and branches of one judged rollout."""
 
@@ -65,53 +52,13 @@ class TurnTree:
         self.judged = judged
         self.tree: Tree = judged.judgement.tree
         self.calls = {call.call_id: call for call in judged.record.calls}
-        self.sizes = _subtree_sizes(self.tree)
-        self._numbering = self._number_roots()
-        self.lines = tuple(self._lines())
-        self.labels = {line.node.call_id: line.label for line in self.lines}
-
-    def _number_roots(self) -> dict[CallId, tuple[str, int]]:
-        """Letter and first turn number of each root.
-
-        A prompt that left its sequence goes on with the numbers of the call it left. A
-        conversation of its own begins at 1, with a letter unless it is the main one.
-        """
-        leaf = self.default_leaf()
-        main = None if leaf is None else self._origin(self.tree.nodes[leaf].root_id)
-        numbering: dict[CallId, tuple[str, int]] = {}
-        apart = 0
-        for root in self.tree.roots:
-            left = self._left(root)
-            if left is not None and left.root_id in numbering:
-                letter, first = numbering[left.root_id]
-                numbering[root] = (letter, first + left.depth + 1)
-                continue
-            name = "" if root == main else f"{_letters(apart)}."
-            apart += root != main
-            numbering[root] = (name, 1)
-        return numbering
-
-    def _left(self, root: CallId) -> Node | None:
-        """The call whose sequence a root's prompt left, if it was the same conversation."""
-        broke = self.tree.nodes[root].break_
-        if broke is None or broke.cause is BreakCause.UNRELATED:
-            return None
-        return self.tree.nodes.get(broke.nearest_call_id)
-
-    def _origin(self, root: CallId) -> CallId:
-        """The root where the conversation of a root began."""
-        left = self._left(root)
-        while left is not None and left.sequence < self.tree.nodes[root].sequence:
-            root = left.root_id
-            left = self._left(root)
-        return root
+        self._drawn = TreeLines(self.tree, judged.judgement.roles, self.default_leaf())
+        self.lines = self._drawn.lines
+        self.labels = self._drawn.labels
 
     def main_leaf(self, call_id: CallId) -> CallId:
-        """The end of the longest continuation of a call."""
-        node = self.tree.nodes[call_id]
-        while node.children:
-            node = self.tree.nodes[self._main_child(node)]
-        return node.call_id
+        """The end of the main continuation of a call."""
+        return self._drawn.main_leaf(call_id)
 
     def default_leaf(self) -> CallId | None:
         """The branch to open: of those that train, the one with most agent calls, then
@@ -125,51 +72,6 @@ class TurnTree:
             return trains, agents, masks[leaf].length
 
         return max(self.tree.leaves, key=rank, default=None)
-
-    def _main_child(self, node: Node) -> CallId:
-        roles = self.judged.judgement.roles
-
-        def weight(call_id: CallId) -> tuple[bool, int, int]:
-            kept = roles[call_id].role not in (Role.DISCARDED, Role.FAILED)
-            return kept, self.sizes[call_id], -self.tree.nodes[call_id].sequence
-
-        return max(node.children, key=weight)
-
-    def _lines(self) -> Iterator[_Line]:
-        """Depth first with an explicit stack: a chain may be thousands of calls deep."""
-        marks: dict[tuple[str, int], int] = {}
-        said: set[CallId] = set()
-        stack: list[tuple[CallId, int, str, bool]] = [
-            (root, 0, "", True) for root in reversed(self.tree.roots)
-        ]
-        while stack:
-            call_id, indent, glyph, follow = stack.pop()
-            node = self.tree.nodes[call_id]
-            if call_id in said:  # the main continuation of a fork: only what follows it
-                stack.extend(reversed(self._below(node, indent)))
-                continue
-            said.add(call_id)
-            letter, first = self._numbering[node.root_id]
-            number = first + node.depth
-            place = (letter, number)
-            primes = marks.get(place, 0)
-            marks[place] = primes + 1
-            yield _Line(node, indent, glyph, f"{letter}{number}{_primes(primes)}")
-            if follow:
-                stack.extend(reversed(self._below(node, indent)))
-
-    def _below(self, node: Node, indent: int) -> list[tuple[CallId, int, str, bool]]:
-        """What comes after a line: its continuations, the main one's rest last."""
-        if not node.children:
-            return []
-        if len(node.children) == 1:
-            return [(node.children[0], indent, "", True)]
-        main = self._main_child(node)
-        others = [child for child in node.children if child != main]
-        inner = min(indent + 1, MAX_INDENT)
-        below = [(main, inner, "├", False)]
-        below += [(child, inner, "└" if child == others[-1] else "├", True) for child in others]
-        return [*below, (main, indent, "", True)]
 
     def rows(self, view: View, decode: Decode) -> tuple[TreeRow, ...]:
         """The lines for a page; `decode` makes a token id visible text."""
@@ -197,8 +99,9 @@ class TurnTree:
             label="0",
             role="prompt",
             words="prompt",
-            glyph="",
+            rails="",
             indent=0,
+            after="",
             forks=0,
             note="",
             rule="",
@@ -213,7 +116,7 @@ class TurnTree:
 
     def _row(
         self,
-        line: _Line,
+        line: Line,
         leaf: CallId | None,
         here: bool,
         longest: int,
@@ -229,8 +132,9 @@ class TurnTree:
             label=line.label,
             role=decision.role.value,
             words=f"{decision.role.value}{', ambiguous' if decision.ambiguous else ''}",
-            glyph=line.glyph,
-            indent=line.indent,
+            rails=line.rails,
+            indent=len(line.rails),
+            after="" if line.after is None else self.labels[line.after],
             forks=len(node.children) if len(node.children) > 1 else 0,
             note=self._note(node.call_id),
             rule=decision.rule,
@@ -253,22 +157,42 @@ class TurnTree:
         return decision.rule.replace("_", " ")
 
     def _break_note(self, node: Node, decode: Decode) -> BreakNote | None:
-        if node.break_ is None or node.parent_id is not None:
-            return None
         broke = node.break_
-        unrelated = broke.cause is BreakCause.UNRELATED
-        if unrelated and not self._numbering[node.call_id][0]:
+        if broke is None:
             return None
+        kind = self._break_kind(node, broke.cause)
+        if kind == "apart" and not self._drawn.lettered(node.root_id):
+            return None
+
+        def token(token_id: int | None) -> str:
+            return "(its end)" if token_id is None else decode(token_id)
+
         return BreakNote(
+            kind=kind,
             offset=broke.offset,
             nearest=f"turn {self.labels.get(broke.nearest_call_id, words.UNKNOWN)}",
-            expected=decode(broke.expected_id)
-            if broke.expected_id is not None
-            else "(its end)",
-            actual=decode(broke.actual_id) if broke.actual_id is not None else "(its end)",
-            cause=CAUSES[broke.cause],
-            unrelated=unrelated,
+            expected=token(broke.expected_id),
+            actual=token(broke.actual_id),
+            cause="" if kind == "fork" else CAUSES[broke.cause],
         )
+
+    def _break_kind(self, node: Node, cause: BreakCause) -> str:
+        """What a difference from the nearest earlier sequence means for the reader."""
+        if cause is BreakCause.SAME_PROMPT:
+            return "again"
+        if node.parent_id is None and cause is BreakCause.UNRELATED:
+            return "apart"
+        if self.judged.judgement.roles[node.call_id].role is Role.AUXILIARY:
+            return "fork"
+        # A continuation with the same messages but other tokens is nobody's choice.
+        rendered = cause is BreakCause.REASONING_DROPPED
+        return "break" if node.parent_id is None or rendered else "fork"
+
+    def root_break(self, leaf: CallId, decode: Decode) -> BreakNote | None:
+        """Where the branch that ends in `leaf` left an earlier conversation, if it did."""
+        root = self.tree.nodes[self.tree.nodes[leaf].root_id]
+        note = self._break_note(root, decode)
+        return None if note is None or note.kind == "apart" else note
 
     def branches(self, view: View) -> tuple[BranchChoice, ...]:
         """Every branch, in the order of the lines."""
@@ -286,25 +210,3 @@ class TurnTree:
                 )
             )
         return tuple(choices)
-
-
-def _letters(number: int) -> str:
-    """A, B … Z, AA, AB …"""
-    name = ""
-    number += 1
-    while number:
-        number, rest = divmod(number - 1, 26)
-        name = chr(65 + rest) + name
-    return name
-
-
-def _primes(count: int) -> str:
-    return "′" * count if count < 4 else f"′{count}"
-
-
-def _subtree_sizes(tree: Tree) -> dict[CallId, int]:
-    sizes = dict.fromkeys(tree.nodes, 1)
-    for node in reversed(list(tree.walk())):
-        if node.parent_id is not None:
-            sizes[node.parent_id] += sizes[node.call_id]
-    return sizes

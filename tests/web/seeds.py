@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from explorer.capture.fingerprint import message_digest, message_digests, system_digest
 from explorer.custody.digest import chain_hash
 from explorer.records import (
     NULL_LOGPROB_BITS,
@@ -133,8 +134,9 @@ class Maker:
             submitted_sampling={"temperature": 1.0, "top_p": 1.0, "seed": BIG_SEED},
             n_tools=tools,
             n_messages=len(messages),
-            message_digests=tuple(digest(item) for item in messages),
-            reply_digest=digest({"role": "assistant", "content": reply}),
+            message_digests=message_digests(messages),
+            system_digest=system_digest(messages),
+            reply_digest=message_digest(answer_message(reply)),
             stored_parent_id=parent,
             prefix_len=len(before),
             prompt_len=len(before) + len(delta),
@@ -152,7 +154,7 @@ class Maker:
         call = replace(call, **changes)
         self.calls.append(call)
         self.fulls[call_id] = [*before, *delta, *completion]
-        self.messages[call_id] = [*messages, {"role": "assistant", "content": reply}]
+        self.messages[call_id] = [*messages, answer_message(reply)]
         self.bodies.append(self._bodies(call, messages, reply) if with_bodies else [])
         return call_id
 
@@ -178,21 +180,7 @@ class Maker:
                 {
                     "index": 0,
                     "finish_reason": call.finish_reason,
-                    "message": {
-                        "role": "assistant",
-                        "content": reply,
-                        "reasoning_content": "I should look first.",
-                        "tool_calls": [
-                            {
-                                "id": "call_1",
-                                "type": "function",
-                                "function": {
-                                    "name": "lookup",
-                                    "arguments": f'{{"id": {BIG_ID}}}',
-                                },
-                            }
-                        ],
-                    },
+                    "message": answer_message(reply),
                 }
             ],
         }
@@ -212,14 +200,30 @@ class Maker:
             for kind, value in pairs
         ]
 
+    def rebody(self, number: int, messages: list[dict[str, Any]]) -> None:
+        """Say that a call was asked with other messages than its tokens were made of."""
+        call = replace(
+            self.calls[number],
+            message_digests=message_digests(messages),
+            system_digest=system_digest(messages),
+        )
+        self.calls[number] = call
+        self.bodies[number] = self._bodies(call, messages, call.preview)
+
     def ids(self, call_id: CallId) -> IdArray:
         """Prompt and sampled ids of a call."""
         return np.array(self.fulls[call_id], dtype=np.int32)
 
 
-def digest(message: dict[str, Any]) -> str:
-    """A message's digest, good enough to compare."""
-    return hashlib.sha256(json.dumps(message, sort_keys=True).encode()).hexdigest()
+def answer_message(reply: str) -> dict[str, Any]:
+    """What the engine says, which the harness sends back as it came."""
+    function = {"name": "lookup", "arguments": f'{{"id": {BIG_ID}}}'}
+    return {
+        "role": "assistant",
+        "content": reply,
+        "reasoning_content": "I should look first.",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+    }
 
 
 def prose(maker: Maker, sentences: int) -> str:
@@ -301,7 +305,8 @@ def forked() -> Maker:
     )
     four = made.call(prose(made, 9), parent=three, said=(("tool", TOOL_OUTPUT * 30),))
     made.call(prose(made, 2), parent=four, said=(("user", "Done?\n"),))
-    broken = (FIRST[0], ("user", "Please repair the test file and delete the rest.\n"))
+    other = ("user", "Please repair the test file and delete the rest.\n")
+    broken = (FIRST[0], other, *said)
     made.call(prose(made, 4), said=broken, seconds=1.5)
     return made
 

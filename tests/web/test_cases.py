@@ -105,6 +105,12 @@ def test_size_04_original_spelling(spelled: str) -> None:
     assert spelled in body_text(b'{"id": ' + spelled.encode() + b"}", whole=False).text
 
 
+def test_ids_stand_in_one_line_however_many() -> None:
+    shown = body_text(b'{"ids": [1, 2.50, 3], "names": ["a", "b"], "none": []}', whole=False)
+    assert '"ids": [1, 2.50, 3],' in shown.text
+    assert shown.text.count("\n") == 7
+
+
 def test_uni_02_nul_is_shown(site: Site) -> None:
     assert "\\x00" in read(site.text("/rollouts/{hostile}/conversation")).text
 

@@ -63,6 +63,125 @@ def test_forks_auxiliary_and_failed_calls() -> None:
     ]
 
 
+def drawn(made: Maker) -> list[tuple[str, str, str]]:
+    """Rails, label and what a line is said to follow."""
+    tree = TurnTree(judged(made))
+    view = View(tree.default_leaf(), "tokens", {})
+    lines = [row for row in tree.rows(view, str) if row.role != "prompt"]
+    return [(row.rails, row.label, row.after) for row in lines]
+
+
+def chain(made: Maker, parent: CallId | None, turns: int, first: str) -> CallId:
+    """Some turns, the first one after `first`."""
+    for turn in range(turns):
+        said = (("tool", first if turn == 0 else TOOL_OUTPUT),)
+        parent = made.call("go on", parent=parent, said=said, with_bodies=False)
+    assert parent is not None
+    return parent
+
+
+def test_both_branches_go_on_under_their_own_parent() -> None:
+    made = maker("two-branches")
+    one = made.call("look", said=FIRST)
+    chain(made, one, 2, "error: try again")
+    chain(made, one, 3, "12")
+    assert drawn(made) == [
+        ("", "1", ""),
+        ("├", "2", ""),
+        ("│", "3", ""),
+        ("│", "4", ""),
+        ("└", "2′", ""),
+        (" ", "3′", ""),
+    ]
+
+
+def test_a_long_trunk_comes_after_its_alternatives() -> None:
+    made = maker("long-trunk")
+    one = made.call("look", said=FIRST)
+    chain(made, one, 20, "12")
+    chain(made, one, 2, "error: try again")
+    lines = drawn(made)
+    assert lines[:4] == [("", "1", ""), ("├", "2′", ""), ("│", "3′", ""), ("└", "2", "")]
+    assert lines[4] == ("", "3", "2")
+    assert {(rails, after) for rails, _, after in lines[5:]} == {("", "")}
+
+
+def test_what_follows_a_thrown_away_answer_says_what_it_follows() -> None:
+    assert drawn(forked())[1:] == [
+        ("", "1", ""),
+        ("", "2", ""),
+        ("├", "3", ""),
+        ("└", "3′", ""),
+        ("├", "4", "3"),
+        ("└", "4′", "3"),
+        ("", "5", "4"),
+        ("", "6", ""),
+    ]
+
+
+def test_forks_within_forks_stay_readable() -> None:
+    made = maker("deep-forks")
+    parent = made.call("look", said=FIRST)
+    for _ in range(12):
+        chain(made, parent, 2, "error")
+        parent = chain(made, parent, 1, "12")
+    tree = TurnTree(judged(made))
+    assert max(len(line.rails) for line in tree.lines) <= 6
+    assert len(set(tree.labels.values())) == len(made.calls)
+    above: CallId | None = None
+    rails: dict[CallId, str] = {}
+    for line in tree.lines:
+        left = line.node.parent_id
+        deeper = left is not None and len(line.rails) > len(rails[left])
+        assert left in (None, above, line.after) or deeper
+        rails[line.node.call_id] = line.rails
+        above = line.node.call_id
+    # The trunk keeps to the left as long as it goes on for some turns.
+    assert max(len(line.rails) for line in tree.lines[:25]) == 1
+
+
+def test_asked_again_keeps_the_number() -> None:
+    made = maker("retry")
+    made.call("thrown away", said=FIRST)
+    two = made.call("kept", said=FIRST)
+    made.call("done", parent=two, said=(("tool", TOOL_OUTPUT),))
+    tree = TurnTree(judged(made))
+    found = tree.rows(View(tree.default_leaf(), "tokens", {}), str)
+    assert [(row.label, row.role) for row in found] == [
+        ("1′", "discarded"),
+        ("0", "prompt"),
+        ("1", "agent"),
+        ("2", "agent"),
+    ]
+    note = found[1].broke
+    assert note is not None
+    assert (note.kind, note.nearest) == ("again", "turn 1′")
+
+
+def test_a_side_call_takes_no_turn_number() -> None:
+    made = maker("compact")
+    one = made.call("look", said=FIRST)
+    asked = (*FIRST, ("assistant", "…"), ("tool", TOOL_OUTPUT), ("user", "Summarise.\n"))
+    made.call("a summary", said=asked, tools=0)
+    made.call("done", said=(FIRST[0], ("user", "Go on.\n"), ("tool", TOOL_OUTPUT)))
+    labels = {row[0]: row[1] for row in rows(TurnTree(judged(made)))}
+    assert one == made.calls[0].call_id
+    assert labels == {"0": "prompt", "1": "agent", "A.1": "auxiliary", "2": "agent"}
+
+
+def test_a_fork_says_where_it_differs_and_a_rendered_turn_is_a_break() -> None:
+    made = maker("fork-notes")
+    one = made.call("look", said=FIRST)
+    made.call("a", parent=one, said=(("tool", "12"),))
+    made.call("b", parent=one, said=(("tool", "error"),))
+    tree = TurnTree(judged(made))
+    found = tree.rows(View(tree.default_leaf(), "tokens", {}), str)
+    notes = [(row.label, row.broke) for row in found if row.broke]
+    assert len(notes) == 1
+    assert notes[0][1] is not None
+    assert (notes[0][1].kind, notes[0][1].cause) == ("fork", "")
+
+
 def test_no_calls() -> None:
     tree = TurnTree(judged(maker("empty")))
     assert tree.default_leaf() is None

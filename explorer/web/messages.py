@@ -1,0 +1,128 @@
+"""Reads chat messages out of raw bodies and makes them readable.
+
+Owns: which messages a request and a reply have, and where their text is cut.
+Must not know: turns, HTML.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from explorer.records import Body, BodyKind, Call, Dialect
+from explorer.web import words
+from explorer.web.contexts_tabs import EarlierMessage, Message, ToolCall
+from explorer.web.pretty import PARSE_BYTES, Pairs, dumps, loads, safe_text
+
+MESSAGE_CHARS = 3_000
+LINE_CHARS = 140
+
+
+def asked_messages(call: Call, bodies: dict[BodyKind, Body]) -> list[Any] | None:
+    """The messages of the request, None when no readable body has them."""
+    candidates = [bodies.get(BodyKind.SUBMITTED)]
+    if call.dialect is Dialect.CHAT:
+        candidates.append(bodies.get(BodyKind.REQUEST))
+    for body in candidates:
+        if body is None or not body.data or len(body.data) > PARSE_BYTES:
+            continue
+        try:
+            read = loads(body.data)
+        except ValueError:
+            continue
+        messages = read.get("messages") if isinstance(read, Pairs) else None
+        if isinstance(messages, list) and not isinstance(messages, Pairs):
+            return messages
+    return None
+
+
+def reply_message(body: Body | None) -> Pairs | None:
+    """The engine's message, None when the reply cannot be read."""
+    if body is None or len(body.data) > PARSE_BYTES:
+        return None
+    try:
+        read = loads(body.data)
+    except ValueError:
+        return None
+    choices = read.get("choices") if isinstance(read, Pairs) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    message = first.get("message") if isinstance(first, Pairs) else None
+    return message if isinstance(message, Pairs) else None
+
+
+def plain_message(role: str, text: str) -> Message:
+    """A message that is only text."""
+    shown, cut = shorten(text)
+    return Message(
+        role=role, name="", text=shown, reasoning="", tool_calls=(), cut_chars=cut, note=""
+    )
+
+
+def message_of(item: Any, note: str = "") -> Message:
+    """One chat message as people read it; what it is not is shown as it came."""
+    if not isinstance(item, Pairs):
+        return plain_message("unknown", dumps(item))
+    text, cut = shorten(content_text(item.get("content")))
+    reasoning, cut_too = shorten(reasoning_text(item))
+    calls = item.get("tool_calls")
+    tools: list[ToolCall] = []
+    for entry in calls if isinstance(calls, list) else ():
+        function = entry.get("function") if isinstance(entry, Pairs) else None
+        if isinstance(function, Pairs):
+            given = function.get("arguments", "")
+            arguments = given if _is_text(given) else dumps(given)
+            shown, left = shorten(arguments)
+            cut += left
+            tools.append(ToolCall(safe_text(str(function.get("name", ""))), shown))
+    name = item.get("name") or item.get("tool_call_id") or ""
+    role = item.get("role")
+    return Message(
+        role=safe_text(role) if isinstance(role, str) else words.UNKNOWN,
+        name=safe_text(str(name))[:80],
+        text=text,
+        reasoning=reasoning,
+        tool_calls=tuple(tools),
+        cut_chars=cut + cut_too,
+        note=note,
+    )
+
+
+def in_one_line(item: Any) -> EarlierMessage:
+    """A message that was shown before: who spoke, and how it begins."""
+    message = message_of(item)
+    calls = " ".join(f"{call.name} {call.arguments}" for call in message.tool_calls)
+    text = " ".join((message.text or calls or message.reasoning)[: 4 * LINE_CHARS].split())
+    cut = len(text) > LINE_CHARS
+    return EarlierMessage(message.role, text[:LINE_CHARS] + "…" * cut if text else "(empty)")
+
+
+def reasoning_text(item: Any) -> str:
+    """Reasoning of a message, under whichever name it came."""
+    if not isinstance(item, Pairs):
+        return ""
+    return content_text(item.get("reasoning_content") or item.get("reasoning"))
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def content_text(content: Any) -> str:
+    """Text of a message's content; parts that are no text show as their source."""
+    if content is None:
+        return ""
+    if _is_text(content):
+        return str(content)
+    if isinstance(content, list) and not isinstance(content, Pairs):
+        parts = []
+        for part in content:
+            text = part.get("text") if isinstance(part, Pairs) else None
+            parts.append(str(text) if _is_text(text) else dumps(part))
+        return "\n".join(parts)
+    return dumps(content)
+
+
+def shorten(text: str) -> tuple[str, int]:
+    """The beginning of a text, made safe, and how many characters were left out."""
+    if len(text) <= MESSAGE_CHARS:
+        return safe_text(text), 0
+    return safe_text(text[:MESSAGE_CHARS]), len(text) - MESSAGE_CHARS
