@@ -6,6 +6,7 @@ Must not know: whether a key is known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -21,8 +22,13 @@ CREDENTIAL_HEADERS = frozenset(
         b"api-key",
         b"x-goog-api-key",
         b"cookie",
+        b"ocp-apim-subscription-key",
     )
 )
+# Names of other credentials: a gateway's, another engine's, a proxy's.
+_SECRET_NAME = re.compile(rb"(?:api[-_]?key|auth|authorization|token|secret|password)$")
+# Our own keys, wherever they stand: in a Referer, or in the path a gateway writes down.
+_OWN_KEY = re.compile(r"(rx[ka]_[A-Za-z0-9_-]{4})[A-Za-z0-9_-]+")
 CREDENTIAL_PARAMETERS = frozenset(("key", "api_key", "access_token"))
 _KEY_SEGMENT = "/k/"
 SCOPE_KEY = "rollout_explorer.capture_key"
@@ -74,9 +80,10 @@ def capture_keys(scope: Scope) -> list[str]:
 
 
 def keepable_headers(headers: Iterable[Header]) -> tuple[tuple[str, str], ...]:
-    """Request headers without credentials, as they may be recorded."""
+    """Request headers without credentials, as they may be recorded; a key of ours in the
+    value of another header is cut."""
     return tuple(
-        (name.decode("latin-1"), value.decode("latin-1"))
+        (name.decode("latin-1"), _OWN_KEY.sub(r"\1***", value.decode("latin-1")))
         for name, value in headers
-        if name not in CREDENTIAL_HEADERS
+        if name not in CREDENTIAL_HEADERS and not _SECRET_NAME.search(name)
     )

@@ -95,3 +95,34 @@ def test_ids_are_ordered_by_time_and_recognised() -> None:
 )
 def test_path_01_hostile_ids_are_no_ids(hostile: str) -> None:
     assert not is_id(hostile)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (b"referer", b"http://127.0.0.1/k/KEY/v1/chat"),
+        (b"x-original-uri", b"/v1/models?key=KEY"),
+        (b"user-agent", b"harness KEY"),
+    ],
+)
+def test_leak_01_a_key_in_the_value_of_another_header_is_cut(name: bytes, value: bytes) -> None:
+    key = new_capture_key().encode()
+    kept = keepable_headers([(name, value.replace(b"KEY", key))])
+    assert key.decode()[9:] not in str(kept)
+    assert kept[0][0] == name.decode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"x-auth-token",
+        b"openai-api-key",
+        b"x-litellm-api-key",
+        b"x-vault-token",
+        b"x-api-secret",
+    ],
+)
+def test_leak_01_headers_that_are_credentials_by_name_are_not_kept(name: bytes) -> None:
+    assert keepable_headers([(name, b"s3cret"), (b"x-session-id", b"1")]) == (
+        ("x-session-id", "1"),
+    )
