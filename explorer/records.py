@@ -35,6 +35,8 @@ NULL_LOGPROB_BITS = 0x7FC00001
 NOT_CERTIFIED = "none"
 # vLLM clamps -inf to this value and uses it for missing entries: no number at all.
 SENTINEL_LOGPROB = -9999.0
+# Finish reasons of a generation that something other than the model or its limit ended.
+ABORTS = frozenset(("abort", "aborted", "error", "cancelled", "canceled", "timeout"))
 
 
 class Dialect(StrEnum):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from explorer.custody.digest import chain_hash
 from explorer.records import (
+    ABORTS,
     NULL_LOGPROB_BITS,
     SENTINEL_LOGPROB,
     Call,
@@ -34,6 +35,7 @@ __all__ = [
     "POSITIVE_TOLERANCE",
     "FindingSpec",
     "check_call",
+    "crossed_versions",
     "null_logprobs",
     "render_markdown",
     "sentinel_logprobs",
@@ -58,6 +60,7 @@ _NOTE_AS_IS = frozenset(
         "ids_missing",
         "invalid_token_id",
         "logprob_misalign",
+        "several_choices",
         "exceeds_max_tokens",
         "duplicate_tool_call_id",
         "arguments_not_string",
@@ -79,6 +82,13 @@ def null_logprobs(logprobs: LogprobArray) -> NDArray[np.bool_]:
 def sentinel_logprobs(logprobs: LogprobArray) -> NDArray[np.bool_]:
     """True where the engine wrote its value for "no value"."""
     return np.isfinite(logprobs) & (logprobs <= SENTINEL_LOGPROB)
+
+
+def crossed_versions(call: Call) -> bool:
+    """Whether two weight versions may have sampled the call: an unknown end beside a known
+    start is a crossing nobody has disproved, and the engine may name several itself."""
+    named = call.engine_weight_label or ""
+    return call.weight_version_start != call.weight_version_end or "," in named
 
 
 def check_call(
@@ -228,9 +238,9 @@ def _at(code: str, found: NDArray[np.bool_], what: str) -> Iterator[Fact]:
 
 
 def _of_finish(call: Call) -> Iterator[Fact]:
-    if call.finish_reason in ("abort", "error"):
+    if call.finish_reason in ABORTS:
         yield "engine_aborted", f"Finish reason: {call.finish_reason}.", None
-    elif call.finish_reason is None and not call.injected:
+    elif not call.finish_reason and not call.injected:
         yield "finish_missing", "", None
     elif call.finish_reason == "length":
         yield "truncated_turn", "", None
@@ -243,8 +253,10 @@ def _of_sampling(call: Call) -> Iterator[Fact]:
         yield "constrained_call", f"Constraints: {', '.join(call.constraints)}.", None
     if call.greedy:
         yield "greedy_call", "", None
-    if call.weight_version_start != call.weight_version_end:
+    if crossed_versions(call):
         detail = f"From {call.weight_version_start} to {call.weight_version_end}."
+        if call.weight_version_start == call.weight_version_end:
+            detail = f"The engine names {call.engine_weight_label}."
         yield "version_crossed", detail, None
 
 

@@ -118,6 +118,13 @@ _TABLE = (
         _M.COUNT_MISMATCH,
     ),
     FindingSpec(
+        "several_choices",
+        _F,
+        "The reply has more than one choice, though one was asked for.",
+        "Nobody can say which one the harness used. " + _EXCLUDE,
+        _M.COUNT_MISMATCH,
+    ),
+    FindingSpec(
         "no_logprobs", _F, "No logprobs were captured.", _ENGINE_LOGPROBS, _M.LOGPROB_MISSING
     ),
     FindingSpec(
@@ -144,7 +151,7 @@ _TABLE = (
     FindingSpec(
         "engine_aborted",
         _W,
-        "The engine ended the generation with `abort` or `error`.",
+        "The generation was ended from outside: `abort`, `error` or the like.",
         "",
         _M.ABORTED,
     ),

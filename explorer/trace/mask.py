@@ -33,7 +33,7 @@ from explorer.records import (
     Override,
     Role,
 )
-from explorer.trace.checks import sentinel_logprobs
+from explorer.trace.checks import crossed_versions, sentinel_logprobs
 from explorer.trace.findings import FINDINGS, PRECEDENCE
 from explorer.trace.policy import Policy
 from explorer.trace.roles import RoleDecision
@@ -276,12 +276,10 @@ def _by_sampling(call: Call, policy: Policy, mine: Sequence[Override]) -> MaskRe
         return MaskReason.CONSTRAINED
     if call.greedy and not policy.train_greedy:
         return MaskReason.GREEDY
-    # An unknown end beside a known start is a crossing nobody has disproved.
-    crossed = call.weight_version_start != call.weight_version_end
     accepted = policy.train_version_crossed or any(
         item.kind == "accept_versions" for item in mine
     )
-    if crossed and not accepted:
+    if crossed_versions(call) and not accepted:
         return MaskReason.VERSION_CROSSED
     if call.finish_reason == "length" and not policy.train_truncated:
         return MaskReason.TRUNCATED_POLICY

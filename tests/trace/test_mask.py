@@ -14,6 +14,7 @@ from explorer.records import (
     CaptureLevel,
     Certificate,
     MaskReason,
+    Note,
     Override,
     Role,
 )
@@ -95,6 +96,10 @@ WHOLE: list[tuple[str, dict[str, Any], MaskReason]] = [
     ("constrained", {"constraints": ("tool_choice",)}, R.CONSTRAINED),
     ("greedy", {"greedy": True}, R.GREEDY),
     ("crossed", {"weight_version_end": 8}, R.VERSION_CROSSED),
+    ("several choices", {"notes": (Note("several_choices"),)}, R.COUNT_MISMATCH),
+    ("no finish", {"finish_reason": ""}, R.ABORTED),
+    ("cancelled", {"finish_reason": "cancelled"}, R.ABORTED),
+    ("crossed by the engine's word", {"engine_weight_label": "1,2"}, R.VERSION_CROSSED),
     ("crossing not disproved", {"weight_version_end": None}, R.VERSION_CROSSED),
     ("injected", {"injected": True}, R.INJECTED_BY_PROXY),
 ]
