@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from explorer.engine.probe import certify
+from explorer.engine.probe import MODEL_SERVED, certify
 from explorer.engine.protocol import Engine
 from explorer.records import NOT_CERTIFIED, CaptureLevel, Certificate
 
@@ -45,10 +45,12 @@ class Certifier:
         self._default_model = model
         self._doubt = True
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.latest: Certificate | None = None
 
     async def start(self) -> None:
         """The first probe; an engine that is away is probed again until it answers."""
+        self._loop = asyncio.get_running_loop()
         await self._probe()
         if self._doubt:
             self._again()
@@ -95,19 +97,28 @@ class Certifier:
             return self._default_model
         return self.latest.model
 
-    def certificate(self, fingerprint: str | None) -> str:
-        """The certificate in force, or `NOT_CERTIFIED` while in doubt."""
+    def certificate(self, fingerprint: str | None, model: str | None) -> str:
+        """The certificate in force, or `NOT_CERTIFIED` while in doubt; from any thread.
+
+        `fingerprint` and `model` are what a reply names itself by, None where it does not.
+        """
         latest = self.latest
         if self._doubt or latest is None:
             return NOT_CERTIFIED
-        known = latest.fingerprint
-        if None not in (fingerprint, known) and fingerprint != known:
-            log.warning("engine: fingerprint %s became %s: probing again", known, fingerprint)
-            self.trouble()
-            return NOT_CERTIFIED
+        proved = (
+            ("fingerprint", latest.fingerprint, fingerprint),
+            ("model", latest.numbers.get(MODEL_SERVED), model),
+        )
+        for what, known, seen in proved:
+            if None not in (known, seen) and known != seen:
+                log.warning("engine: %s %s became %s: probing again", what, known, seen)
+                self.trouble()
+                return NOT_CERTIFIED
         return latest.certificate_id
 
     def trouble(self) -> None:
-        """The engine may be another one when it answers next."""
+        """The engine may be another one when it answers next; from any thread."""
         self._doubt = True
-        self._again()
+        if self._loop is not None:
+            # Large replies are read in a worker thread, which has no loop of its own.
+            self._loop.call_soon_threadsafe(self._again)

@@ -7,13 +7,17 @@ has none and no tokenizer was named.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from explorer.engine.protocol import Engine
 from explorer.engine.vocabulary import learn
+from explorer.errors import StoreFailed
 from explorer.records import Certificate, TokenizerId, VocabularyEntry
 from explorer.store.interface import Store
+
+log = logging.getLogger(__name__)
 
 LEARNED = "learned:"
 
@@ -87,7 +91,13 @@ class Vocabularies:
     async def _write(self) -> None:
         while self._fresh:
             fresh, self._fresh = self._fresh, []
-            await self._store.add_vocabulary(fresh)
+            try:
+                await self._store.add_vocabulary(fresh)
+            except StoreFailed as error:
+                # Kept for the next time; ids are shown by number until then.
+                log.warning("bytes of %d ids are not stored yet: %s", len(fresh), error)
+                self._fresh = fresh + self._fresh
+                return
 
     async def stop(self) -> None:
         """Waits until what was learned is written."""

@@ -7,6 +7,7 @@ Must not know: the order of a call's life (`exchange` does), IO.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from explorer.capture.fingerprint import (
 from explorer.capture.sampling import Shaped
 from explorer.engine.protocol import EngineReply
 from explorer.engine.reply import ParsedReply
-from explorer.errors import ExplorerError
+from explorer.errors import BadRequest, ExplorerError
 from explorer.records import (
     Body,
     BodyKind,
@@ -37,6 +38,7 @@ from explorer.records import (
 from explorer.wire.neutral import NeutralRequest
 
 PREVIEW_CHARS = 200
+_RETRIES = re.compile("[0-9]{1,6}")
 
 # Header names that a harness uses to say who it is; claims, never authority.
 CLAIM_HEADERS = frozenset(
@@ -101,14 +103,21 @@ class Draft:
         claims = {name: value for name, value in headers if name in CLAIM_HEADERS}
         self._facts |= {"started_us": time_us, "claims": claims}
         retries = claims.get("x-stainless-retry-count", "0")
-        self._facts["retry_count"] = int(retries) if retries.isdigit() else 0
+        self._facts["retry_count"] = int(retries) if _RETRIES.fullmatch(retries) else 0
 
     def asked(
         self, request: NeutralRequest, shaped: Shaped, weight_version: int | None
     ) -> None:
-        """The request was understood and shaped for the engine."""
+        """The request was understood and shaped for the engine.
+
+        Raises:
+            BadRequest: it cannot be written as JSON again.
+        """
+        try:
+            self.submitted = orjson.dumps(shaped.body)
+        except TypeError as error:
+            raise BadRequest(f"the request cannot be sent to the engine: {error}") from error
         self.shaped = shaped
-        self.submitted = orjson.dumps(shaped.body)
         messages, tools = request.messages, request.tools
         self._facts |= {
             "stream": request.stream,
@@ -125,6 +134,10 @@ class Draft:
             "weight_version_start": weight_version,
         }
 
+    def keep(self, reply: EngineReply) -> None:
+        """The engine's bytes as they came, also where they cannot be understood."""
+        self._reply = reply
+
     def answered(
         self,
         time_us: int,
@@ -134,7 +147,7 @@ class Draft:
         certificate_id: str,
     ) -> None:
         """The engine replied, well or not; `certificate_id` says what is proved of it."""
-        self._reply = reply
+        self.keep(reply)
         text = parsed.message.get("content") or parsed.message.get("reasoning") or ""
         self._facts |= {
             "ended_us": time_us,
@@ -251,9 +264,10 @@ def _preview(text: Any, message: dict[str, Any]) -> str:
     """The first words of a reply, or the names of the tools it calls."""
     if isinstance(text, str) and text.strip():
         return _clean(text.strip()[:PREVIEW_CHARS])
+    calls = message.get("tool_calls")
     names = [
         str(function.get("name"))
-        for call in message.get("tool_calls") or []
+        for call in (calls if isinstance(calls, list) else ())
         if isinstance(call, dict) and isinstance(function := call.get("function"), dict)
     ]
     return _clean(", ".join(names)[:PREVIEW_CHARS])

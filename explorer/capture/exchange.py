@@ -24,7 +24,7 @@ from explorer.capture.draft import Draft, Placement
 from explorer.capture.sampling import SamplingPlan, Shaped, shape
 from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
-from explorer.errors import ExplorerError
+from explorer.errors import EngineMalformed, ExplorerError
 from explorer.records import (
     NOT_CERTIFIED,
     Admission,
@@ -57,7 +57,8 @@ class CallContext:
         place: finds the stored parent of (prompt ids, completion ids).
         weight_version: reads the announced policy version now.
         certificate: reads which certificate of the engine is in force now; given the
-            fingerprint that a reply carries, `NOT_CERTIFIED` when it is another engine's.
+            fingerprint and model that a reply names, `NOT_CERTIFIED` when they are another
+            engine's.
         hold_s: how long a stream's status line is held back (seconds).
         keepalive_s: time between comments on a held stream (seconds).
     """
@@ -68,7 +69,7 @@ class CallContext:
     plan: SamplingPlan
     place: Callable[[IdArray, IdArray], Placement]
     weight_version: Callable[[], int | None]
-    certificate: Callable[[str | None], str]
+    certificate: Callable[[str | None, str | None], str]
     timeout_s: float = 900.0
     hold_s: float = 5.0
     keepalive_s: float = 5.0
@@ -129,16 +130,12 @@ class Exchange:
         self._draft.started(event.time_us, event.raw, event.headers)
         try:
             request = chat.parse_request(event.raw)
+            shaped = shape(request, context.plan)
+            self._draft.asked(request, shaped, context.weight_version())
         except ExplorerError as error:
-            body = chat.error_body(error.status, error.code, error.message)
-            self._pending = (error.status, body, False)
-            return self._commit(
-                self._draft.refused(event.time_us, error, FailureKind.BAD_REQUEST)
-            )
+            return self._refuse(event.time_us, error)
         self._request = request
-        shaped = shape(request, context.plan)
-        self._draft.asked(request, shaped, context.weight_version())
-        self._certificate_at_start = context.certificate(None)
+        self._certificate_at_start = context.certificate(None, None)
         self.state = State.ASKING
         commands: list[ev.Command] = [
             ev.Admit(
@@ -166,6 +163,21 @@ class Exchange:
             commands.append(ev.WakeAfter(context.hold_s))
         return commands
 
+    def _refuse(self, time_us: int, error: ExplorerError) -> list[ev.Command]:
+        body = chat.error_body(error.status, error.code, error.message)
+        self._pending = (error.status, body, False)
+        return self._commit(self._draft.refused(time_us, error, FailureKind.BAD_REQUEST))
+
+    def failed_here(self, event: ev.Event, detail: str) -> list[ev.Command]:
+        """Our own code could not handle `event`: the call ends, recorded and answered."""
+        if isinstance(event, ev.EngineAnswered) and self.state is State.ASKING:
+            self._draft.keep(event.reply)
+            return self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, detail)
+        if isinstance(event, ev.Received) and self.state is State.NEW:
+            self._draft.started(event.time_us, event.raw, ())
+            return self._refuse(event.time_us, ExplorerError(detail))
+        return self._store_broke(ev.StoreBroke(event.time_us, detail))
+
     # -- engine ----------------------------------------------------------------
 
     def _answered(self, event: ev.EngineAnswered) -> list[ev.Command]:
@@ -174,6 +186,14 @@ class Exchange:
         reply = event.reply
         shaped = self._shaped
         parsed = parse_reply(reply.status, reply.body, max_tokens=shaped.max_tokens)
+        served: dict[str, Any] = {}
+        if parsed.failure in (None, FailureKind.ENGINE_ABORTED):
+            try:
+                served, digest = self._make_reply(parsed)
+            except EngineMalformed as error:
+                parsed = ParsedReply(
+                    failure=FailureKind.UPSTREAM_MALFORMED, failure_detail=error.message
+                )
         self._draft.answered(
             event.time_us,
             reply,
@@ -181,26 +201,33 @@ class Exchange:
             self.context.weight_version(),
             self._certificate_id(parsed),
         )
-        if parsed.failure not in (None, FailureKind.ENGINE_ABORTED):
+        if not served:
             return self._upstream_failed(event.time_us, reply, parsed)
-        assert parsed.body is not None
-        assert self._request is not None
         self.reply = parsed.body
-        served = chat.serve(parsed.body, self._request, self.context.call_id)
-        if self._request.stream:
-            self._pending_stream = chat.stream_reply(served, self._request.wants)
-            digest = hashlib.sha256(b"".join(self._pending_stream))
-        else:
-            body = chat.encode_reply(served)
-            self._pending = (200, body, False)
-            digest = hashlib.sha256(body)
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
         self._place(parsed)
-        return self._commit(self._draft.finished(status, 200, served["id"], digest.hexdigest()))
+        return self._commit(self._draft.finished(status, 200, served["id"], digest))
+
+    def _make_reply(self, parsed: ParsedReply) -> tuple[dict[str, Any], str]:
+        """The reply as the harness will get it, ready to be sent, and its SHA-256.
+
+        Raises:
+            EngineMalformed: it cannot be written.
+        """
+        assert parsed.body is not None
+        assert self._request is not None
+        served = chat.serve(parsed.body, self._request, self.context.call_id)
+        if self._request.stream:
+            stream = chat.stream_reply(served, self._request.wants)
+            self._pending_stream = stream
+            return served, hashlib.sha256(b"".join(stream)).hexdigest()
+        body = chat.encode_reply(served)
+        self._pending = (200, body, False)
+        return served, hashlib.sha256(body).hexdigest()
 
     def _certificate_id(self, parsed: ParsedReply) -> str:
         """A certificate that changed while the engine worked proves nothing."""
-        now = self.context.certificate(parsed.fingerprint)
+        now = self.context.certificate(parsed.fingerprint, parsed.model)
         return now if now == self._certificate_at_start else NOT_CERTIFIED
 
     def _place(self, parsed: ParsedReply) -> None:

@@ -7,16 +7,22 @@ Must not know: token ids (the prefix decision stays with them).
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+# Arguments with more are compared as text: they may be nested deeper than JSON is written.
+_MOST_BRACKETS = 200
 _SIZE = 10  # bytes; short, since a thousand-turn rollout keeps one per message
 
 
 def _digest(value: Any) -> str:
-    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    try:
+        data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # lone surrogates, integers over 64 bits, deep nesting
+        data = json.dumps(value, sort_keys=True).encode()
     return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
 
 
@@ -28,14 +34,21 @@ def message_digest(message: Mapping[str, Any]) -> str:
     """
     calls = [
         [function.get("name"), _arguments(function.get("arguments"))]
-        for call in message.get("tool_calls") or []
+        for call in _calls(message)
         if isinstance(call, Mapping) and isinstance(function := call.get("function"), Mapping)
     ]
     return _digest([message.get("role"), _text(message.get("content")), calls])
 
 
+def _calls(message: Mapping[str, Any]) -> list[Any]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
 def _arguments(value: Any) -> Any:
     if isinstance(value, str):
+        if value.count("[") + value.count("{") > _MOST_BRACKETS:
+            return value
         try:
             return orjson.loads(value) if value else {}
         except orjson.JSONDecodeError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from explorer.errors import (
 from explorer.records import Call, CaptureLevel, FailureKind, Rollout
 from explorer.store.interface import Store
 from explorer.wire import chat
+
+log = logging.getLogger(__name__)
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -68,9 +71,9 @@ class EngineView(Protocol):
         """The model name to ask for; None keeps the caller's."""
         ...
 
-    def certificate(self, fingerprint: str | None) -> str:
-        """The id of the certificate in force, or `NOT_CERTIFIED`; a fingerprint that is
-        not the certified one makes the engine be probed again."""
+    def certificate(self, fingerprint: str | None, model: str | None) -> str:
+        """The id of the certificate in force, or `NOT_CERTIFIED`; a fingerprint or model
+        that is not the certified one makes the engine be probed again. Any thread."""
         ...
 
     def trouble(self) -> None:
@@ -229,6 +232,9 @@ class _Driver:
                 event = self._events.popleft()
                 for command in await self._handle(event):
                     await self._obey(command)
+            # Last of all: what a page may show of a reply never holds the reply up.
+            if self._exchange.reply is not None:
+                self._proxy._learn(self._exchange.reply)
         finally:
             self._live.in_flight.discard(call_id)
             for pending in (self._engine_task, self._watch_task, self._timer, self._watcher):
@@ -241,9 +247,14 @@ class _Driver:
             size = len(event.raw)
         elif isinstance(event, ev.EngineAnswered):
             size = len(event.reply.body)
-        if size > _HEAVY_BYTES:
-            return await asyncio.to_thread(self._exchange.handle, event)
-        return self._exchange.handle(event)
+        try:
+            if size > _HEAVY_BYTES:
+                return await asyncio.to_thread(self._exchange.handle, event)
+            return self._exchange.handle(event)
+        except Exception as error:  # the request edge: a call must end recorded
+            log.exception("call %s: our own code failed", self._exchange.context.call_id)
+            detail = f"the proxy could not handle this: {type(error).__name__}"
+            return self._exchange.failed_here(event, detail)
 
     async def _obey(self, command: ev.Command) -> None:
         match command:
@@ -331,8 +342,6 @@ class _Driver:
             self.push(ev.StoreBroke(now_us(), error.message))
         else:
             self._proxy._desk.settled(self._live, call)
-            if self._exchange.reply is not None:
-                self._proxy._learn(self._exchange.reply)
             self.push(ev.Stored(now_us()))
 
 

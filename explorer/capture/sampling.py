@@ -61,23 +61,61 @@ NEUTRAL: dict[str, float | int] = {
 
 GREEDY_BELOW = 1e-5
 
-# Any truthy value of these limits which tokens may be drawn.
-_CONSTRAINING = (
+# Any truthy value of these limits which tokens may be drawn. The last ones hold fields that
+# some servers merge into the request, so nobody here can say what they do.
+_IF_TRUE = (
     "logit_bias",
     "bad_words",
-    "allowed_token_ids",
     "min_tokens",
     "ignore_eos",
+    "logits_processors",
+    "custom_logit_processor",
+    "use_beam_search",
+    "vllm_xargs",
+    "custom_params",
+    "sampling_params",
+    "extra_body",
+    "nvext",
+)
+# Any value of these does, an empty schema and a budget of 0 too.
+_IF_GIVEN = (
+    "allowed_token_ids",
     "structured_outputs",
+    "structural_tag",
     "guided_json",
     "guided_regex",
     "guided_choice",
     "guided_grammar",
+    "guided_decoding",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "grammar",
+    "samplers",
     "thinking_token_budget",
-    "logits_processors",
-    "vllm_xargs",
-    "use_beam_search",
 )
+# Samplers of other engines, each with the value that changes nothing.
+_SAMPLERS: dict[str, float] = {
+    "best_of": 1,
+    "beam_width": 1,
+    "num_beams": 1,
+    "typical_p": 1.0,
+    "typ_p": 1.0,
+    "tfs_z": 1.0,
+    "top_a": 0.0,
+    "top_n_sigma": -1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "mirostat": 0,
+    "mirostat_mode": 0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+    "dynatemp_range": 0.0,
+    "smoothing_factor": 0.0,
+    "repeat_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +199,36 @@ def constraints(body: Mapping[str, Any]) -> tuple[str, ...]:
 
     Decided by request parameters: forced tokens cannot be told by their logprobs.
     """
-    found = [key for key in _CONSTRAINING if body.get(key)]
-    choice = body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        found.append("tool_choice")
+    found = [key for key in _IF_TRUE if body.get(key)]
+    found += [key for key in _IF_GIVEN if body.get(key) is not None]
+    found += [key for key, nothing in _SAMPLERS.items() if body.get(key) not in (None, nothing)]
+    for key in ("tool_choice", "function_call"):
+        if body.get(key) not in (None, "auto", "none"):
+            found.append(key)
+    if body.get("tool_choice") != "none" and _strict(body.get("tools")):
+        found.append("strict_tools")
     response_format = body.get("response_format")
-    if isinstance(response_format, Mapping) and response_format.get("type") not in (
-        None,
-        "text",
+    if response_format is not None and not (
+        isinstance(response_format, Mapping) and response_format.get("type") == "text"
     ):
         found.append("response_format")
-    best_of = body.get("best_of")
-    if type(best_of) is int and best_of > 1:
-        found.append("best_of")
+    if type(body.get("temperature")) not in (int, float, type(None)):
+        # "0" is a number to some servers: nobody can say what the tokens were drawn at.
+        found.append("temperature")
     return tuple(found)
+
+
+def _strict(tools: Any) -> bool:
+    """Whether a tool asks for its schema to be enforced: vLLM and SGLang then constrain
+    the arguments also where the model was free to call or not."""
+    return isinstance(tools, list) and any(
+        isinstance(tool, Mapping)
+        and (
+            tool.get("strict")
+            or (isinstance(inner := tool.get("function"), Mapping) and inner.get("strict"))
+        )
+        for tool in tools
+    )
 
 
 def _limit(body: Mapping[str, Any]) -> int | None:

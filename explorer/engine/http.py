@@ -18,7 +18,8 @@ import orjson
 from yarl import URL
 
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
-from explorer.engine.reply import error_message, loads
+from explorer.engine.reply import loads
+from explorer.engine.replyfacts import error_message
 from explorer.engine.vocabulary import from_transformers
 from explorer.errors import (
     ConfigurationError,

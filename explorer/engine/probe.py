@@ -30,6 +30,8 @@ from explorer.errors import UpstreamFailed
 from explorer.records import CaptureLevel, Certificate, LogprobKind
 from explorer.wire import chat, sse
 
+# Under `numbers`: the model that the replies named, which need not be the one asked for.
+MODEL_SERVED = "model_served"
 TEMPERATURES = (0.5, 2.0)
 TOLERANCE = 0.03  # relative error allowed on slopes and shifts
 FLOOR = -9000.0
@@ -177,9 +179,10 @@ async def _capture_level(asker: Asker, measured: Measured) -> None:
         measured.failures.append(f"a plain call failed: {unary.failure_detail}")
         return
     if unary.body is not None:
-        measured.fingerprint = unary.body.get("system_fingerprint") or measured.fingerprint
+        measured.fingerprint = unary.fingerprint or measured.fingerprint
     bad = [f"{note.code} ({note.detail})" for note in unary.notes]
     measured.numbers["unary"] = _counts(unary)
+    measured.numbers[MODEL_SERVED] = unary.model
     measured.level = unary.level
     serious = [text for text in bad if not text.startswith(("ids_recovered", "tool_calls"))]
     if serious:

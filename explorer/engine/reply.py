@@ -12,6 +12,7 @@ Ids come from the engine's `token_ids`; where those are missing, from its own
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,18 @@ from typing import Any
 import numpy as np
 import orjson
 
+from explorer.engine.replyfacts import (
+    check_message,
+    error_message,
+    placeholder_id,
+    printable,
+    scalar_text,
+    top_logprobs_of,
+    usage_counts,
+    weight_versions,
+)
 from explorer.records import (
+    ABORTS,
     NULL_LOGPROB_BITS,
     CaptureLevel,
     FailureKind,
@@ -28,9 +40,7 @@ from explorer.records import (
     Note,
 )
 
-_PLACEHOLDER = "token_id:"
 _NULL = np.array([NULL_LOGPROB_BITS], dtype=np.uint32).view(np.float32)[0]
-_MAX_ID = 2**31 - 1
 _INTEGER = {int}
 _NUMBERS = {int, float}
 
@@ -108,18 +118,13 @@ def parse_reply(status: int, raw: bytes, *, max_tokens: int | None = None) -> Pa
             failure=FailureKind.UPSTREAM_MALFORMED,
             failure_detail=f"engine answered {status} without choices",
         )
-    return read_completion(body, max_tokens=max_tokens)
-
-
-def error_message(body: Any) -> str:
-    """The text of an engine's error, whose `error` may be an object or a string."""
-    if isinstance(body, dict):
-        error = body.get("error", body.get("detail", body.get("message")))
-        if isinstance(error, dict):
-            error = error.get("message", error)
-        if error is not None:
-            return str(error)[:2000]
-    return "no error message"
+    try:
+        return read_completion(body, max_tokens=max_tokens)
+    except RecursionError:
+        return ParsedReply(
+            failure=FailureKind.UPSTREAM_MALFORMED,
+            failure_detail=f"engine answered {status} with a body that is nested too deeply",
+        )
 
 
 def _has_choice(body: Mapping[str, Any]) -> bool:
@@ -127,7 +132,7 @@ def _has_choice(body: Mapping[str, Any]) -> bool:
     return (
         isinstance(choices, list)
         and bool(choices)
-        and isinstance(choices[0], dict)
+        and all(isinstance(choice, dict) for choice in choices)
         and isinstance(choices[0].get("message"), dict)
     )
 
@@ -140,11 +145,13 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
     prompt_ids = _prompt_ids(body, choice, notes)
     completion_ids = _completion_ids(body, choice, entries, notes)
     logprobs = _logprobs(entries, notes)
-    usage = _usage(body)
+    usage = usage_counts(body)
     level = _level(prompt_ids, completion_ids, logprobs, notes)
     _compare_counts(prompt_ids, completion_ids, logprobs, usage, notes)
+    if len(body["choices"]) > 1:
+        notes.append(Note("several_choices", f"{len(body['choices'])} choices"))
     message = choice["message"]
-    _check_message(message, choice.get("finish_reason"), notes)
+    check_message(message, choice.get("finish_reason"), notes)
     if (
         max_tokens is not None
         and completion_ids is not None
@@ -153,8 +160,8 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
         notes.append(Note("exceeds_max_tokens", f"{completion_ids.size} > {max_tokens}"))
     finish = choice.get("finish_reason")
     stop = choice.get("stop_reason")
-    versions = _weight_versions(choice)
-    aborted = finish in ("abort", "error")
+    versions = weight_versions(choice)
+    aborted = isinstance(finish, str) and finish in ABORTS
     return ParsedReply(
         body=body,
         failure=FailureKind.ENGINE_ABORTED if aborted else None,
@@ -162,14 +169,14 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         logprobs=logprobs,
-        top_logprobs=_top_logprobs(entries),
-        finish_reason=finish if isinstance(finish, str) else None,
-        stop_reason=None if stop is None else str(stop),
+        top_logprobs=top_logprobs_of(entries),
+        finish_reason=_text(finish) or None,
+        stop_reason=scalar_text(stop),
         level=level,
         upstream_id=_text(body.get("id")),
         fingerprint=_text(body.get("system_fingerprint")),
         model=_text(body.get("model")),
-        weight_label=",".join(versions) or None,
+        weight_label=",".join(dict.fromkeys(versions)) or None,
         weight_versions=versions,
         usage=usage,
         message=message,
@@ -178,7 +185,7 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return printable(value) if isinstance(value, str) else None
 
 
 def _entries(choice: Mapping[str, Any]) -> list[Any] | None:
@@ -228,11 +235,12 @@ def _completion_ids(
     notes: list[Note],
 ) -> IdArray | None:
     direct = _id_array(choice.get("token_ids"), "token_ids", notes)
-    if direct is None and isinstance(body.get("sglext"), dict):
-        lists = body["sglext"].get("completion_token_ids")
-        index = choice.get("index") or 0
-        if isinstance(lists, list) and index < len(lists):
-            direct = _id_array(lists[index], "sglext.completion_token_ids", notes)
+    extension = _extension_ids(body, choice, notes)
+    if direct is None:
+        direct = extension
+    elif extension is not None and not np.array_equal(direct, extension):
+        notes.append(Note("ids_disagree", "token_ids and sglext differ"))
+        return None
     named = _ids_from_strings(entries)
     if direct is not None and direct.size and named is not None:
         if not np.array_equal(direct, named):
@@ -248,18 +256,27 @@ def _completion_ids(
     return direct
 
 
+def _extension_ids(
+    body: Mapping[str, Any], choice: Mapping[str, Any], notes: list[Note]
+) -> IdArray | None:
+    """SGLang's place for the sampled ids: one list for each choice."""
+    extension = body.get("sglext")
+    lists = extension.get("completion_token_ids") if isinstance(extension, dict) else None
+    index = choice.get("index") or 0
+    if isinstance(lists, list) and type(index) is int and 0 <= index < len(lists):
+        return _id_array(lists[index], "sglext.completion_token_ids", notes)
+    return None
+
+
 def _ids_from_strings(entries: Sequence[Any] | None) -> IdArray | None:
     if not entries:
         return None
     ids: list[int] = []
     for entry in entries:
-        token = entry.get("token") if isinstance(entry, dict) else None
-        if not isinstance(token, str) or not token.startswith(_PLACEHOLDER):
+        found = placeholder_id(entry.get("token") if isinstance(entry, dict) else None)
+        if found is None:
             return None
-        digits = token[len(_PLACEHOLDER) :]
-        if not (digits.isascii() and digits.isdigit()) or int(digits) > _MAX_ID:
-            return None
-        ids.append(int(digits))
+        ids.append(found)
     return np.array(ids, dtype=np.int32)
 
 
@@ -271,66 +288,41 @@ def _column(entries: Sequence[Any], key: str) -> list[Any] | None:
         return None
 
 
+def _as_float32(values: list[float]) -> LogprobArray:
+    # Beyond float32 is an infinity here, and a finding later.
+    with np.errstate(over="ignore"):
+        try:
+            return np.array(values, dtype=np.float32)
+        except OverflowError:
+            return np.array([_number(value) for value in values], dtype=np.float32)
+
+
+def _number(value: float) -> float:
+    """`value`, an integer beyond any float as the infinity it is nearest to."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def _logprobs(entries: Sequence[Any] | None, notes: list[Note]) -> LogprobArray | None:
     if entries is None:
         return None
     plain = _column(entries, "logprob")
     if plain is not None and set(map(type, plain)) <= _NUMBERS:
-        return np.array(plain, dtype=np.float32)
+        return _as_float32(plain)
     values = np.empty(len(entries), dtype=np.float32)
     nulls = 0
     for position, entry in enumerate(entries):
         value = entry.get("logprob") if isinstance(entry, dict) else None
         if type(value) is float or type(value) is int:
-            values[position] = value
+            values[position] = _as_float32([value])[0]
         else:
             values[position] = _NULL
             nulls += 1
     if nulls:
         notes.append(Note("logprob_null", f"{nulls} of {len(entries)} logprobs are null"))
     return values
-
-
-def _top_logprobs(entries: Sequence[Any] | None) -> bytes | None:
-    if not entries:
-        return None
-    plain = _column(entries, "top_logprobs")
-    if plain is not None and not any(plain):
-        return None
-    rows = []
-    for entry in entries:
-        row = []
-        for item in (entry.get("top_logprobs") or []) if isinstance(entry, dict) else []:
-            token = item.get("token")
-            token_id = item.get("token_id")
-            if (
-                token_id is None
-                and isinstance(token, str)
-                and token.startswith(_PLACEHOLDER)
-                and token[len(_PLACEHOLDER) :].isdigit()
-            ):
-                token_id = int(token[len(_PLACEHOLDER) :])
-            row.append([token_id, token, item.get("logprob")])
-        rows.append(row)
-    if not any(rows):
-        return None
-    return orjson.dumps(rows)
-
-
-def _usage(body: Mapping[str, Any]) -> dict[str, int | None]:
-    usage = body.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-
-    def count(source: Any, key: str) -> int | None:
-        value = source.get(key) if isinstance(source, dict) else None
-        return value if type(value) is int else None
-
-    return {
-        "prompt": count(usage, "prompt_tokens"),
-        "completion": count(usage, "completion_tokens"),
-        "cached": count(usage.get("prompt_tokens_details"), "cached_tokens"),
-        "reasoning": count(usage.get("completion_tokens_details"), "reasoning_tokens"),
-    }
 
 
 def _level(
@@ -370,30 +362,3 @@ def _compare_counts(
     told = usage["prompt"]
     if prompt_ids is not None and told is not None and told != prompt_ids.size:
         notes.append(Note("prompt_count_mismatch", f"{prompt_ids.size} != {told}"))
-
-
-def _check_message(message: Mapping[str, Any], finish: Any, notes: list[Note]) -> None:
-    calls = message.get("tool_calls")
-    if isinstance(calls, list) and calls:
-        ids = [call.get("id") for call in calls if isinstance(call, dict)]
-        if len(set(map(str, ids))) != len(ids):
-            notes.append(Note("duplicate_tool_call_id", "two tool calls share one id"))
-        for call in calls:
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
-                notes.append(Note("arguments_not_string", str(function.get("name"))[:100]))
-        if finish == "stop":
-            notes.append(Note("tool_calls_with_stop", "finish_reason is stop"))
-    if finish is None:
-        notes.append(Note("finish_missing", "the reply has no finish reason"))
-
-
-def _weight_versions(choice: Mapping[str, Any]) -> tuple[str, ...]:
-    spans = choice.get("weight_versions")
-    if not isinstance(spans, list):
-        return ()
-    return tuple(
-        str(span.get("version"))
-        for span in spans
-        if isinstance(span, dict) and "version" in span
-    )

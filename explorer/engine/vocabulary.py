@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from explorer.engine.protocol import TokenPiece
+from explorer.engine.replyfacts import MAX_ID
 from explorer.engine.tiny.tokenizer import byte_alphabet
 from explorer.errors import ConfigurationError
 
@@ -92,18 +93,19 @@ def _pieces(
 
 def learn(body: Mapping[str, Any]) -> list[TokenPiece]:
     """Pieces that a vLLM-shaped reply shows exactly: ids beside bytes."""
-    choice = (body.get("choices") or [{}])[0]
-    ids = choice.get("token_ids") or []
-    entries = (choice.get("logprobs") or {}).get("content") or []
-    if len(ids) != len(entries):
+    choice = body["choices"][0]
+    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(ids, list) or not isinstance(entries, list) or len(ids) != len(entries):
         return []
     learned, held = [], False
     for token_id, entry in zip(ids, entries, strict=True):
         raw = entry.get("bytes") if isinstance(entry, Mapping) else None
-        if not raw:
+        if not raw or not isinstance(raw, list):
             held = True
             continue
-        if not held and all(type(value) is int and 0 <= value <= 255 for value in raw):
+        valid = type(token_id) is int and 0 <= token_id <= MAX_ID
+        if not held and valid and all(type(byte) is int and 0 <= byte <= 255 for byte in raw):
             learned.append(TokenPiece(token_id, bytes(raw), False))
         held = False
     return learned

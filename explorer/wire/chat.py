@@ -10,12 +10,13 @@ chunks gives back the reply (a test proves it).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from explorer.errors import BadRequest
+from explorer.errors import BadRequest, EngineMalformed
 from explorer.records import Dialect
 from explorer.wire import sse
 from explorer.wire.neutral import NeutralRequest, Wants
@@ -98,8 +99,26 @@ def serve(reply: Mapping[str, Any], request: NeutralRequest, call_id: str) -> di
 
 
 def encode_reply(served: Mapping[str, Any]) -> bytes:
-    """The served reply as JSON; NaN and infinities become null, never literals."""
-    return orjson.dumps(served, option=orjson.OPT_NON_STR_KEYS)
+    """The served reply as JSON; NaN and infinities become null, never literals.
+
+    Raises:
+        EngineMalformed: it is nested too deeply to be written.
+    """
+    return _encode(served)
+
+
+def _encode(value: Any) -> bytes:
+    """JSON of what an engine sent; lone surrogates leave as the escapes they came as."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        pass
+    try:
+        # Slower, and writes what the fast way refuses: surrogates, integers over 64 bits.
+        finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        return json.dumps(finite, separators=(",", ":")).encode()
+    except RecursionError as error:
+        raise EngineMalformed("the engine's reply is nested too deeply") from error
 
 
 def stream_reply(served: Mapping[str, Any], wants: Wants) -> tuple[bytes, ...]:
@@ -108,6 +127,9 @@ def stream_reply(served: Mapping[str, Any], wants: Wants) -> tuple[bytes, ...]:
     Order per choice: a role chunk, one chunk each for reasoning, content, every tool
     call and any other message field, then the chunk with the finish reason. The usage
     chunk comes only when asked for.
+
+    Raises:
+        EngineMalformed: it is nested too deeply to be written.
     """
     head = {
         key: served[key]
@@ -123,10 +145,10 @@ def stream_reply(served: Mapping[str, Any], wants: Wants) -> tuple[bytes, ...]:
                 chunk["prompt_token_ids"] = served["prompt_token_ids"]
             if wants.usage_chunk:
                 chunk["usage"] = None
-            events.append(sse.encode(orjson.dumps(chunk)))
+            events.append(sse.encode(_encode(chunk)))
     if wants.usage_chunk:
         chunk = head | {"choices": [], "usage": served.get("usage")}
-        events.append(sse.encode(orjson.dumps(chunk)))
+        events.append(sse.encode(_encode(chunk)))
     events.append(DONE)
     return tuple(events)
 
@@ -143,8 +165,11 @@ def _choice_chunks(choice: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         value = message.get(key)
         if value:
             yield chunk({key: value})
-    for position, call in enumerate(message.get("tool_calls") or []):
-        yield chunk({"tool_calls": [{"index": position} | call]})
+    calls = message.get("tool_calls")
+    for position, call in enumerate(calls if isinstance(calls, list) else ()):
+        # What is no object is passed on as it is: mending replies is not our part.
+        delta = {"index": position} | call if isinstance(call, dict) else call
+        yield chunk({"tool_calls": [delta]})
     extra = {
         key: value
         for key, value in message.items()

@@ -36,7 +36,7 @@ def make_exchange(
     level: CaptureLevel = CaptureLevel.TOKENS,
     purpose: Purpose = Purpose.TRAIN,
     sampling: dict[str, Any] | None = None,
-    certificate: Callable[[str | None], str] | None = None,
+    certificate: Callable[[str | None, str | None], str] | None = None,
 ) -> Exchange:
     """A new exchange of `ROLLOUT`."""
     return Exchange(
@@ -47,7 +47,7 @@ def make_exchange(
             plan=SamplingPlan(level, purpose, sampling or {}, model="m"),
             place=(lineage or Lineage()).place,
             weight_version=lambda: 3,
-            certificate=certificate or (lambda fingerprint: "cert"),
+            certificate=certificate or (lambda fingerprint, model: "cert"),
             timeout_s=9.0,
         )
     )

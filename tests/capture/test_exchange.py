@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ import pytest
 from explorer.capture import events as ev
 from explorer.capture.exchange import Exchange, State
 from explorer.capture.lineage import Lineage
+from explorer.engine.protocol import EngineReply
 from explorer.records import NOT_CERTIFIED, BodyKind, CallStatus, CaptureLevel, FailureKind
 from explorer.wire import chat, sse
 from tests.capture.playbook import (
@@ -296,6 +298,31 @@ def test_text_level_engines_are_asked_as_the_harness_asked() -> None:
         ({"response_format": {"type": "text"}}, ()),
         ({"structured_outputs": {"json": {}}}, ("structured_outputs",)),
         ({"ignore_eos": True}, ("ignore_eos",)),
+        # An empty schema still forces JSON, a budget of 0 still forces a token.
+        ({"guided_json": {}}, ("guided_json",)),
+        ({"guided_grammar": ""}, ("guided_grammar",)),
+        ({"allowed_token_ids": []}, ("allowed_token_ids",)),
+        ({"thinking_token_budget": 0}, ("thinking_token_budget",)),
+        ({"structural_tag": "{}"}, ("structural_tag",)),
+        # What no server reads as `text`, whatever its shape.
+        ({"response_format": "json_object"}, ("response_format",)),
+        ({"response_format": {"json_schema": {}}}, ("response_format",)),
+        ({"response_format": ["json"]}, ("response_format",)),
+        ({"response_format": None}, ()),
+        ({"best_of": 2.0}, ("best_of",)),
+        ({"best_of": "2"}, ("best_of",)),
+        ({"best_of": 1}, ()),
+        ({"functions": [{}], "function_call": {"name": "f"}}, ("function_call",)),
+        ({"function_call": "auto"}, ()),
+        # Fields of other servers, and objects that they merge into the request.
+        ({"regex": "a+"}, ("regex",)),
+        ({"grammar": "root ::= x"}, ("grammar",)),
+        ({"mirostat": 2}, ("mirostat",)),
+        ({"typical_p": 0.5}, ("typical_p",)),
+        ({"typical_p": 1.0, "repeat_penalty": 1.0}, ()),
+        ({"extra_body": {"guided_json": {}}}, ("extra_body",)),
+        ({"extra_body": {}}, ()),
+        ({"nvext": {"guided_json": {}}}, ("nvext",)),
     ],
 )
 def test_constraints_are_named_from_the_request(
@@ -313,6 +340,34 @@ def test_greedy_calls_are_flagged(temperature: float, greedy: bool) -> None:
     exchange = make_exchange()
     exchange.handle(received(temperature=temperature))
     assert only(exchange.handle(answered()), ev.Commit).call.greedy is greedy
+
+
+@pytest.mark.parametrize("temperature", ["0", "1.0", [0], {}])
+def test_a_temperature_that_is_no_number_is_a_constraint_nobody_can_name(
+    temperature: Any,
+) -> None:
+    exchange = make_exchange()
+    exchange.handle(received(temperature=temperature))
+    call = only(exchange.handle(answered()), ev.Commit).call
+    assert call.constraints == ("temperature",)
+
+
+@pytest.mark.parametrize(
+    ("strict", "choice", "names"),
+    [
+        ({"function": {"name": "f", "strict": True}}, "auto", ("strict_tools",)),
+        ({"function": {"name": "f"}, "strict": True}, None, ("strict_tools",)),
+        ({"function": {"name": "f", "strict": True}}, "none", ()),
+        ({"function": {"name": "f", "strict": False}}, "auto", ()),
+        ({"function": "f"}, "auto", ()),
+    ],
+)
+def test_a_strict_tool_constrains_also_where_the_choice_is_free(
+    strict: dict[str, Any], choice: str | None, names: tuple[str, ...]
+) -> None:
+    exchange = make_exchange()
+    exchange.handle(received(tools=[{"function": {}}, strict], tool_choice=choice))
+    assert only(exchange.handle(answered()), ev.Commit).call.constraints == names
 
 
 def test_the_rollouts_sampling_wins_and_both_are_kept() -> None:
@@ -334,7 +389,7 @@ def test_an_empty_tool_manifest_is_not_sent() -> None:
 
 def certificate_id(now: list[str], **reply: Any) -> str | None:
     """The certificate recorded for a call, `now` being read at the start and at the end."""
-    exchange = make_exchange(certificate=lambda fingerprint: now.pop(0))
+    exchange = make_exchange(certificate=lambda fingerprint, model: now.pop(0))
     exchange.handle(received())
     call = only(exchange.handle(answered(completion() | reply)), ev.Commit).call
     assert isinstance(call.certificate_id, str)
@@ -348,14 +403,118 @@ def test_a_call_names_the_certificate_that_held_from_start_to_end() -> None:
     assert certificate_id(["one", NOT_CERTIFIED]) == NOT_CERTIFIED
 
 
-def test_the_replys_fingerprint_is_shown_to_the_certificate() -> None:
-    seen: list[str | None] = []
+def test_the_replys_fingerprint_and_model_are_shown_to_the_certificate() -> None:
+    seen: list[tuple[str | None, str | None]] = []
 
-    def certificate(fingerprint: str | None) -> str:
-        seen.append(fingerprint)
+    def certificate(fingerprint: str | None, model: str | None) -> str:
+        seen.append((fingerprint, model))
         return "one"
 
     exchange = make_exchange(certificate=certificate)
     exchange.handle(received())
     exchange.handle(answered(completion() | {"system_fingerprint": "vllm-1"}))
-    assert seen == [None, "vllm-1"]
+    assert seen == [(None, None), ("vllm-1", "m")]
+
+
+def answered_with(raw: bytes) -> ev.EngineAnswered:
+    """The engine's reply as these very bytes."""
+    return ev.EngineAnswered(TIME, EngineReply(200, (), raw))
+
+
+def nested(levels: int) -> list[Any]:
+    """A list in a list in a list."""
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("message", "served"),
+    [
+        ({"content": "a\ud800"}, b"a\\ud800"),
+        ({"tool_calls": [{"id": "\udfff", "function": {"name": "\ud800"}}]}, b"\\ud800"),
+        ({"tool_calls": 5}, b"5"),
+        ({"tool_calls": [5, None, {"function": 5}]}, b"5"),
+        ({"content": {"a": [1]}}, b'{"a":[1]}'),
+        ({"content": nested(300)}, b"[[[["),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_odd_message_is_recorded_and_passed_on_as_it_is(
+    message: dict[str, Any], served: bytes, stream: bool
+) -> None:
+    exchange = make_exchange()
+    exchange.handle(received(stream=stream))
+    raw = json.dumps(completion(message={"role": "assistant"} | message)).encode()
+    commit = only(exchange.handle(answered_with(raw)), ev.Commit)
+    assert commit.call.status is CallStatus.COMMITTED
+    assert commit.bodies[-1].data == raw
+    sent = only(exchange.handle(ev.Stored(TIME)), ev.Send).data
+    if not (stream and message.get("tool_calls") == 5):
+        assert served in sent.replace(b" ", b"")
+
+
+def test_a_number_no_json_writer_takes_reaches_the_harness_and_nan_becomes_null() -> None:
+    exchange = make_exchange()
+    exchange.handle(received())
+    raw = json.dumps(completion() | {"big": 2**80, "nan": float("nan")}).encode()
+    exchange.handle(answered_with(raw))
+    assert b'"nan":null' in only(exchange.handle(ev.Stored(TIME)), ev.Send).data
+
+
+def test_a_reply_nested_beyond_writing_is_a_502_with_its_bytes_kept() -> None:
+    exchange = make_exchange()
+    exchange.handle(received())
+    raw = orjson.dumps(completion())[:-1] + b',"x":' + b"[" * 1010 + b"]" * 1010 + b"}"
+    commit = only(exchange.handle(answered_with(raw)), ev.Commit)
+    assert commit.call.failure_kind is FailureKind.UPSTREAM_MALFORMED
+    assert commit.bodies[-1].data == raw
+    assert reply_of(exchange.handle(ev.Stored(TIME)))[0] == 502
+
+
+def test_a_request_nested_beyond_writing_is_refused_and_kept() -> None:
+    exchange = make_exchange()
+    commit = only(exchange.handle(received(metadata_=nested(240))), ev.Admit)
+    assert commit.admission.sequence == 0
+    exchange = make_exchange()
+    raw = b'{"messages":[{"role":"user","content":' + b"[" * 600 + b"]" * 600 + b"}]}"
+    call = only(exchange.handle(ev.Received(TIME, raw, ())), ev.Commit).call
+    assert call.status is CallStatus.REFUSED
+    assert reply_of(exchange.handle(ev.Stored(TIME)))[0] == 400
+
+
+@pytest.mark.parametrize("calls", [5, "x", [5], [{"function": {"arguments": "[" * 900}}]])
+def test_a_request_with_odd_tool_calls_is_the_engines_to_judge(calls: Any) -> None:
+    exchange = make_exchange()
+    messages = [{"role": "assistant", "tool_calls": calls}, {"role": "user", "content": "x"}]
+    assert kinds(exchange.handle(received(messages=messages))) == ["Admit", "Ask"]
+
+
+def test_deep_tool_arguments_are_compared_as_text() -> None:
+    function = {"name": "f", "arguments": "[" * 900 + "]" * 900}
+    exchange = make_exchange()
+    messages = [{"role": "assistant", "tool_calls": [{"function": function}]}]
+    assert kinds(exchange.handle(received(messages=messages))) == ["Admit", "Ask"]
+
+
+@pytest.mark.parametrize("retries", ["\u00b2", "9" * 5000, "-1", "9" * 20])
+def test_a_retry_count_that_is_no_count_counts_as_none(retries: str) -> None:
+    exchange = make_exchange()
+    raw = orjson.dumps({"messages": [{"role": "user", "content": "x"}]})
+    exchange.handle(ev.Received(TIME, raw, (("x-stainless-retry-count", retries),)))
+    assert only(exchange.handle(answered()), ev.Commit).call.retry_count == 0
+
+
+def test_a_fault_of_our_own_ends_the_call_recorded_and_answered() -> None:
+    exchange = make_exchange()
+    commit = only(exchange.failed_here(received(), "TypeError"), ev.Commit)
+    assert commit.call.status is CallStatus.REFUSED
+    assert reply_of(exchange.handle(ev.Stored(TIME)))[0] == 500
+    exchange = make_exchange()
+    exchange.handle(received())
+    reply = answered()
+    commit = only(exchange.failed_here(reply, "TypeError"), ev.Commit)
+    assert commit.call.failure_kind is FailureKind.UPSTREAM_MALFORMED
+    assert commit.bodies[-1].data == reply.reply.body
+    assert reply_of(exchange.handle(ev.Stored(TIME)))[0] == 502

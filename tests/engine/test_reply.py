@@ -196,7 +196,7 @@ def test_tool_06_arguments_that_are_no_string_are_kept_and_noted() -> None:
     assert parsed.message["tool_calls"][0]["function"]["arguments"] == {"q": 1}
 
 
-@pytest.mark.parametrize("finish", ["abort", "error"])
+@pytest.mark.parametrize("finish", ["abort", "error", "cancelled", "timeout"])
 def test_an_aborted_generation_is_a_failure_although_it_is_a_200(finish: str) -> None:
     parsed = parse({"finish_reason": finish, "token_ids": [5]}, prompt_token_ids=[1])
     assert parsed.failure is FailureKind.ENGINE_ABORTED
@@ -230,3 +230,73 @@ def test_weight_versions_are_kept_as_the_engine_spelled_them() -> None:
     parsed = parse({"weight_versions": spans})
     assert parsed.weight_versions == ("default", "step-1")
     assert parsed.weight_label == "default,step-1"
+
+
+def hostile_choices() -> list[dict[str, Any]]:
+    """Choices that no engine should send."""
+    entries: list[Any] = [
+        {"token": "token_id:" + "1" * 5000, "logprob": -1},
+        {"token": "t", "logprob": -(10**300)},
+        {"token": "t", "logprob": -1, "top_logprobs": 5},
+        {"token": "t", "logprob": -1, "top_logprobs": [5]},
+        *(
+            {"token": "t", "logprob": -1, "top_logprobs": [{"token": token, "logprob": "x"}]}
+            for token in ("token_id:\u00b2", "token_id:" + "9" * 30, "\ud800", 7)
+        ),
+        {"token": "t", "logprob": -1, "top_logprobs": [{"token_id": 2**70, "logprob": 2**70}]},
+        5,
+    ]
+    return [
+        {"index": "a"},
+        {"message": {"tool_calls": 5}},
+        {"message": {"content": "\ud800", "tool_calls": [5, {"function": {"name": 5}}]}},
+        {"finish_reason": "\ud800", "stop_reason": "\ud800"},
+        {"finish_reason": ["stop"], "stop_reason": {"a": 1}},
+        {"weight_versions": [{"version": "\ud800"}, {"version": [1]}, 5]},
+        *({"token_ids": None, "logprobs": {"content": [entry]}} for entry in entries),
+    ]
+
+
+@pytest.mark.parametrize("choice", hostile_choices())
+def test_no_reply_is_too_odd_to_be_read(choice: dict[str, Any]) -> None:
+    body = {
+        "id": "\ud800",
+        "model": "\ud800",
+        "system_fingerprint": "\ud800",
+        "choices": [{"message": {"content": "x"}, "finish_reason": "stop"} | choice],
+        "usage": {"prompt_tokens": 2**70, "completion_tokens": "6"},
+        "sglext": {"completion_token_ids": [[1], 5]},
+    }
+    parsed = parse_reply(200, json.dumps(body).encode())
+    assert parsed.body is not None
+    assert parsed.usage["prompt"] is None
+    for text in (parsed.upstream_id, parsed.model, parsed.finish_reason, parsed.weight_label):
+        (text or "").encode()
+
+
+@pytest.mark.parametrize("junk", [5, None, "x", [1]])
+def test_a_choice_that_is_no_object_makes_the_reply_malformed(junk: Any) -> None:
+    body = {"choices": [{"message": {"content": "x"}}, junk]}
+    parsed = parse_reply(200, json.dumps(body).encode())
+    assert parsed.failure is FailureKind.UPSTREAM_MALFORMED
+
+
+def test_tok_04_ids_in_an_extension_must_agree_with_the_choices() -> None:
+    parsed = parse({"token_ids": [5]}, sglext={"completion_token_ids": [[6]]})
+    assert parsed.completion_ids is None
+    assert "ids_disagree" in codes(parsed)
+    parsed = parse({"index": -1}, sglext={"completion_token_ids": [[6], [7]]})
+    assert parsed.completion_ids is None
+
+
+def test_more_choices_than_asked_are_noted() -> None:
+    choice = {"message": {"content": "x"}, "finish_reason": "stop"}
+    parsed = parse_reply(200, json.dumps({"choices": [choice, choice]}).encode())
+    assert "several_choices" in codes(parsed)
+
+
+@pytest.mark.parametrize("finish", ["", None])
+def test_an_empty_finish_reason_is_none(finish: str | None) -> None:
+    parsed = parse({"finish_reason": finish})
+    assert parsed.finish_reason is None
+    assert "finish_missing" in codes(parsed)

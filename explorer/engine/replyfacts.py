@@ -1,0 +1,132 @@
+"""What a vLLM-shaped reply says beside its sampled ids and logprobs.
+
+Owns: usage, alternatives, weight versions, the message's oddities, and text made storable.
+Must not know: how ids and logprobs are read (`reply` does), dialects, the store.
+
+An engine may send anything: no function here raises for what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from explorer.records import Note
+
+PLACEHOLDER = "token_id:"
+MAX_ID = 2**31 - 1
+_MAX_DIGITS = 10
+_MAX_COUNT = 2**63 - 1
+
+
+def printable(text: str) -> str:
+    """`text` with lone surrogates spelled out; the raw body keeps them as they came."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def scalar_text(value: Any) -> str | None:
+    """A text or number as text; None for anything else, which the raw body keeps."""
+    return printable(str(value)) if isinstance(value, str | int | float) else None
+
+
+def error_message(body: Any) -> str:
+    """The text of an engine's error, whose `error` may be an object or a string."""
+    if isinstance(body, dict):
+        error = body.get("error", body.get("detail", body.get("message")))
+        if isinstance(error, dict):
+            error = error.get("message", error)
+        if error is not None:
+            try:
+                return printable(str(error)[:2000])
+            except RecursionError:
+                return "an error message that is nested too deeply"
+    return "no error message"
+
+
+def placeholder_id(token: Any) -> int | None:
+    """N of an engine's ``token_id:N``, None for any other text."""
+    if not isinstance(token, str) or not token.startswith(PLACEHOLDER):
+        return None
+    digits = token[len(PLACEHOLDER) :]
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
+        return None
+    found = int(digits)
+    return found if found <= MAX_ID else None
+
+
+def top_logprobs_of(entries: Sequence[Any] | None) -> bytes | None:
+    """The alternatives as ``[id, text, logprob]`` triples in JSON, None without any."""
+    if not entries:
+        return None
+    rows = [_alternatives(entry) for entry in entries]
+    return orjson.dumps(rows) if any(rows) else None
+
+
+def _alternatives(entry: Any) -> list[list[Any]]:
+    listed = entry.get("top_logprobs") if isinstance(entry, dict) else None
+    row: list[list[Any]] = []
+    for item in listed if isinstance(listed, list) else ():
+        if not isinstance(item, dict):
+            continue
+        token, token_id, logprob = item.get("token"), item.get("token_id"), item.get("logprob")
+        if type(token_id) is not int or not 0 <= token_id <= MAX_ID:
+            token_id = placeholder_id(token)
+        text = printable(token) if isinstance(token, str) else None
+        row.append([token_id, text, _storable(logprob)])
+    return row
+
+
+def _storable(number: Any) -> float | None:
+    """A number that JSON can hold, else None."""
+    if type(number) is float or (type(number) is int and abs(number) <= _MAX_COUNT):
+        return number
+    return None
+
+
+def usage_counts(body: Mapping[str, Any]) -> dict[str, int | None]:
+    """The engine's own counts, None where it gives none."""
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+
+    def count(source: Any, key: str) -> int | None:
+        value = source.get(key) if isinstance(source, dict) else None
+        return value if type(value) is int and abs(value) <= _MAX_COUNT else None
+
+    return {
+        "prompt": count(usage, "prompt_tokens"),
+        "completion": count(usage, "completion_tokens"),
+        "cached": count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning": count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    }
+
+
+def check_message(message: Mapping[str, Any], finish: Any, notes: list[Note]) -> None:
+    """Notes what a harness may stumble over."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        ids = [call.get("id") for call in calls if isinstance(call, dict)]
+        if len(set(map(str, ids))) != len(ids):
+            notes.append(Note("duplicate_tool_call_id", "two tool calls share one id"))
+        for call in calls:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
+                name = scalar_text(function.get("name")) or ""
+                notes.append(Note("arguments_not_string", name[:100]))
+        if finish == "stop":
+            notes.append(Note("tool_calls_with_stop", "finish_reason is stop"))
+    if finish is None or finish == "":
+        notes.append(Note("finish_missing", "the reply has no finish reason"))
+
+
+def weight_versions(choice: Mapping[str, Any]) -> tuple[str, ...]:
+    """The weight version of each span of the completion, as the engine spells it."""
+    spans = choice.get("weight_versions")
+    if not isinstance(spans, list):
+        return ()
+    return tuple(
+        scalar_text(span["version"]) or "unknown"
+        for span in spans
+        if isinstance(span, dict) and "version" in span
+    )
