@@ -26,7 +26,7 @@ from explorer.web.contexts_tabs import (
 from explorer.web.conversation import failure_words
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import body_text, safe_text
-from explorer.web.turn_tree import TurnTree
+from explorer.web.turn_tree import TurnTree, named_calls
 
 PREVIEW_CHARS = 120
 ROWS_PER_PAGE = 300
@@ -164,6 +164,7 @@ def request_page(
     at = names.index(call_id)
     call = calls[at]
     rollout_id = judged.record.rollout.rollout_id
+    labels = TurnTree(judged).labels
     decision = judged.judgement.roles.get(call.call_id)
     mask = judged.judgement.masks.get(call.call_id)
     order = list(_BODY_TITLES)
@@ -172,10 +173,10 @@ def request_page(
     return RequestPage(
         frame=frame,
         header=header,
-        call=call_row(judged, call, TurnTree(judged).labels),
+        call=call_row(judged, call, labels),
         facts=call_facts(call),
         rule=decision.rule if decision else "",
-        why=decision.why if decision else "",
+        why=named_calls(decision.why, labels) if decision else "",
         changed=changed_sampling(call),
         bodies=tuple(
             body_view(rollout_id, body, whole=whole == body.kind.value) for body in bodies

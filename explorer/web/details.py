@@ -35,7 +35,7 @@ from explorer.web.frames import rollout_href
 from explorer.web.lists import group_row, now_us
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
-from explorer.web.turn_tree import TurnTree
+from explorer.web.turn_tree import TurnTree, named_calls
 
 CHART_WIDTH = 1000.0
 
@@ -240,7 +240,7 @@ def finding_row(judged: Judged, finding: Finding, labels: Mapping[CallId, str]) 
     return FindingRow(
         code=finding.code,
         grade=finding.grade.value,
-        message=safe_text(finding.message),
+        message=safe_text(named_calls(finding.message, labels)),
         hint=finding.hint,
         where=words_where,
         call_href=call_href,

@@ -146,12 +146,12 @@ class TreeLines:
         """
         marks: dict[tuple[str, int], int] = {}
         labels: dict[CallId, str] = {}
+        numbers = self._numbers()
         trunk = None if leaf is None else self._tree.nodes[leaf].root_id
         stack = sorted(reversed(self._tree.roots), key=lambda root: root == trunk)
         while stack:
             node = self._tree.nodes[stack.pop()]
-            letter, first = self._numbering[node.root_id]
-            number = first + node.depth
+            letter, number = self._numbering[node.root_id][0], numbers[node.call_id]
             primes = marks.get((letter, number), 0)
             marks[letter, number] = primes + 1
             labels[node.call_id] = f"{letter}{number}{_primes(primes)}"
@@ -160,6 +160,23 @@ class TreeLines:
                 stack.extend(child for child in reversed(node.children) if child != main)
                 stack.append(main)
         return labels
+
+    def _numbers(self) -> dict[CallId, int]:
+        """The turn number of each call.
+
+        One more than its parent's; than that of the call whose turn was rendered anew,
+        where the prompt left it inside that turn.
+        """
+        numbers: dict[CallId, int] = {}
+        for node in self._tree.walk():
+            before = node.parent_id
+            if node.break_ is not None and rendered_anew(node):
+                before = node.break_.nearest_call_id
+            if node.parent_id is None:
+                numbers[node.call_id] = self._numbering[node.root_id][1]
+            else:
+                numbers[node.call_id] = numbers.get(before or node.parent_id, 0) + 1
+        return numbers
 
     def _lines(self) -> Iterator[Line]:
         """Depth first with an explicit stack: a chain may be thousands of calls deep."""
@@ -190,7 +207,8 @@ class TreeLines:
         main = self._main_child(node)
         others = [child for child in node.children if child != main]
         room = inner[: MAX_RAILS - 1]
-        if any(self._tree.nodes[child].children for child in others):
+        again = rendered_anew(self._tree.nodes[main])
+        if again or any(self._tree.nodes[child].children for child in others):
             return self._several_go_on(main, others, room, inner)
         last = others.pop()
         return [
@@ -203,7 +221,7 @@ class TreeLines:
     def _several_go_on(
         self, main: CallId, others: list[CallId], room: str, inner: str
     ) -> list[_Place]:
-        if self._sizes[main] > SHORT_LINES:
+        if self._sizes[main] > SHORT_LINES or rendered_anew(self._tree.nodes[main]):
             return [
                 *(_Place(child, f"{room}├") for child in others),
                 _Place(main, f"{room}└", follow=False),
@@ -214,6 +232,19 @@ class TreeLines:
             *(_Place(child, f"{room}├") for child in (main, *others)),
             _Place(last, f"{room}└"),
         ]
+
+
+def rendered_anew(node: Node) -> bool:
+    """Whether a call goes on from a sibling whose messages came back in other tokens.
+
+    Nobody chose to branch there: the template rendered the turn in another way.
+    """
+    broke = node.break_
+    return (
+        node.parent_id is not None
+        and broke is not None
+        and broke.cause is BreakCause.REASONING_DROPPED
+    )
 
 
 def _letters(number: int) -> str:

@@ -6,7 +6,8 @@ Must not know: HTML, tokens beyond their counts, the order of the lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from explorer.export.judged import Judged
@@ -20,7 +21,7 @@ from explorer.web.contexts_rollout import (
     TreeRow,
 )
 from explorer.web.frames import rollout_href
-from explorer.web.tree_lines import Line, TreeLines
+from explorer.web.tree_lines import Line, TreeLines, rendered_anew
 
 CAUSES = {
     BreakCause.SAME_PROMPT: "The prompt is the same; it was asked again.",
@@ -32,6 +33,8 @@ CAUSES = {
     BreakCause.UNRELATED: "A conversation of its own",
     BreakCause.UNKNOWN: "The cause is unknown.",
 }
+
+_CALL = re.compile(r"\b(?:[Cc]all )?([0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32})\b")
 
 Decode = Callable[[int | None], str]
 
@@ -138,7 +141,7 @@ class TurnTree:
             forks=len(node.children) if len(node.children) > 1 else 0,
             note=self._note(node.call_id),
             rule=decision.rule,
-            why=decision.why,
+            why=named_calls(decision.why, self.labels),
             sampled_tokens=node.completion_len,
             trained_tokens=self.judged.judgement.masks[node.call_id].supervised,
             bar=round(node.completion_len / longest, 3),
@@ -184,9 +187,7 @@ class TurnTree:
             return "apart"
         if self.judged.judgement.roles[node.call_id].role is Role.AUXILIARY:
             return "fork"
-        # A continuation with the same messages but other tokens is nobody's choice.
-        rendered = cause is BreakCause.REASONING_DROPPED
-        return "break" if node.parent_id is None or rendered else "fork"
+        return "break" if node.parent_id is None or rendered_anew(node) else "fork"
 
     def root_break(self, leaf: CallId, decode: Decode) -> BreakNote | None:
         """Where the branch that ends in `leaf` left an earlier conversation, if it did."""
@@ -210,3 +211,13 @@ class TurnTree:
                 )
             )
         return tuple(choices)
+
+
+def named_calls(text: str, labels: Mapping[CallId, str]) -> str:
+    """A text about calls with their turn numbers in place of their ids."""
+
+    def name(found: re.Match[str]) -> str:
+        label = labels.get(CallId(found[1]))
+        return found[0] if label is None else f"turn {label}"
+
+    return _CALL.sub(name, text)

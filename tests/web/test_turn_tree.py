@@ -6,7 +6,7 @@ from explorer.export.judged import Judged
 from explorer.records import CallId, EventKind, RolloutEvent, RolloutRecord
 from explorer.trace.sequences import Sequences
 from explorer.trace.verdict import judge
-from explorer.web.turn_tree import TurnTree, View
+from explorer.web.turn_tree import TurnTree, View, named_calls
 from tests.web.seeds import CERTIFICATE, FIRST, TOOL_OUTPUT, Maker, forked, maker
 
 
@@ -186,3 +186,25 @@ def test_no_calls() -> None:
     tree = TurnTree(judged(maker("empty")))
     assert tree.default_leaf() is None
     assert rows(tree) == []
+
+
+def test_a_turn_rendered_anew_goes_on_counting() -> None:
+    made = maker("rendered")
+    one = made.call("look", said=FIRST)
+    two = made.call("pear .", parent=one, said=(("tool", "12"),))
+    # The harness sent everything back; the template made other tokens of turn 2.
+    made.call("done", parent=one, said=(("tool", "12"), ("assistant", "pear."), ("tool", "4")))
+    made.rebody(2, [*made.messages[two], {"role": "tool", "content": "4"}])
+    assert drawn(made) == [("", "1", ""), ("├", "2", ""), ("└", "3", "")]
+    tree = TurnTree(judged(made))
+    notes = [row.broke for row in tree.rows(View(None, "tokens", {}), str)]
+    kinds = [note.kind for note in notes if note]
+    assert kinds == ["break"]
+
+
+def test_texts_name_calls_by_their_turn() -> None:
+    first, second = CallId("0" * 32), CallId("01a2291d-bacc-724d-885d-a7d0015e8f5d")
+    text = f"call {first} answered; At 5 of call {second}: no. Calls: {first}, {'f' * 32}."
+    assert named_calls(text, {first: "1′", second: "A.1"}) == (
+        f"turn 1′ answered; At 5 of turn A.1: no. Calls: turn 1′, {'f' * 32}."
+    )
