@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from explorer.engine.probe import MODEL_SERVED, certify
 from explorer.engine.protocol import Engine
+from explorer.errors import ExplorerError
 from explorer.records import NOT_CERTIFIED, CaptureLevel, Certificate
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,11 @@ class Certifier:
         while self._doubt:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, RETRY_S)
-            await self._probe()
+            try:
+                await self._probe()
+            except ExplorerError as error:
+                # The store may be away, too: nothing is certified until both are back.
+                log.warning("engine: the certificate is not in force yet: %s", error)
 
     def level(self) -> CaptureLevel:
         """What the engine is asked for; everything, while nothing is known: the reply

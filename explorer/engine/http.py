@@ -19,7 +19,7 @@ from yarl import URL
 
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import loads
-from explorer.engine.replyfacts import error_message
+from explorer.engine.replyfacts import error_message, scalar_text
 from explorer.engine.vocabulary import from_transformers
 from explorer.errors import (
     ConfigurationError,
@@ -201,7 +201,7 @@ class HttpEngine:
                 if response.status != 200:
                     return None
                 return loads(await response.read())
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError):
             return None
 
     async def facts(self) -> EngineFacts:
@@ -216,21 +216,30 @@ class HttpEngine:
                 f"nothing answers GET {self.base}/v1/models; is the engine running, and is "
                 "ROLLOUT_EXPLORER_ENGINE_API_KEY right?"
             )
-        cards = models.get("data") if isinstance(models, dict) else None
-        card = cards[0] if isinstance(cards, list) and cards else {}
+        listed = models.get("data") if isinstance(models, dict) else None
+        cards = (
+            [card for card in listed if isinstance(card, dict)]
+            if isinstance(listed, list)
+            else []
+        )
+        card = cards[0] if cards else {}
         if self.model is None:
-            self.model = str(card.get("id") or "") or None
-        chosen = next((item for item in cards or [] if item.get("id") == self.model), card)
+            self.model = scalar_text(card.get("id")) or None
+        chosen = next((item for item in cards if item.get("id") == self.model), card)
         version = await self._json("GET", "/version")
         is_vllm = isinstance(version, dict) and "version" in version
-        release = str(version["version"]) if is_vllm and isinstance(version, dict) else ""
+        release = (
+            scalar_text(version["version"]) if isinstance(version, dict) and is_vllm else None
+        )
         await self._read_tokenizer(chosen.get("root"))
         length = chosen.get("max_model_len")
         return EngineFacts(
-            name="vllm" if is_vllm else str(card.get("owned_by") or "openai-compatible"),
+            name="vllm"
+            if is_vllm
+            else scalar_text(card.get("owned_by")) or "openai-compatible",
             version=release or "unknown",
             model=self.model or "unknown",
-            max_model_len=length if isinstance(length, int) else None,
+            max_model_len=length if type(length) is int else None,
             tokenizer_sha256=self._pieces[0] if self._pieces else None,
             chat_template_sha256=None,
             fingerprint=None,

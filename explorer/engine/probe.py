@@ -17,6 +17,7 @@ processed mode and not at all in raw mode. Greedy proves nothing: both agree at 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,10 +204,10 @@ async def _stream_level(asker: Asker, measured: Measured) -> None:
         async for chunk in asker.engine.stream(request):
             events += decoder.feed(chunk)
         merged = chat.merge_stream(events)
-    except (UpstreamFailed, ValueError) as error:
+        parsed = parse_reply(200, orjson.dumps(merged))
+    except (UpstreamFailed, ValueError, TypeError, AttributeError) as error:
         measured.failures.append(f"a streamed call failed: {error}")
         return
-    parsed = parse_reply(200, orjson.dumps(merged))
     measured.numbers["stream"] = _counts(parsed) | {"done": bool(merged.get("_complete"))}
     if parsed.level is not CaptureLevel.TOKENS:
         measured.failures.append(
@@ -341,7 +342,7 @@ def _in_words(kind: LogprobKind, slopes: Mapping[str, float | None]) -> str:
 
 
 def _exp(value: float) -> float:
-    return float(2.718281828459045**value)
+    return math.exp(min(value, 700.0))
 
 
 async def calibration(

@@ -237,6 +237,35 @@ def test_facts_and_tokenize(fake: tuple[str, FakeVllm]) -> None:
     asyncio.run(with_engine(fake[0], work))
 
 
+class OddFacts(HttpEngine):
+    """Answers its side routes with what a test says."""
+
+    def __init__(self, models: Any, version: Any) -> None:
+        super().__init__("http://127.0.0.1:9")
+        self.answers = {"/v1/models": models, "/version": version}
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any | None:
+        return self.answers[path]
+
+
+@pytest.mark.parametrize(
+    ("models", "model"),
+    [
+        ([1], "unknown"),
+        ({"data": [1, {"id": "a"}]}, "a"),
+        ({"data": {"a": 1}}, "unknown"),
+        ({"data": [{"id": {"a": 1}, "owned_by": [1], "max_model_len": True}]}, "unknown"),
+        ({"data": [{"id": 5, "root": 5}]}, "5"),
+        ({"data": [{"id": "\ud800"}]}, "\\ud800"),
+    ],
+)
+def test_odd_side_routes_end_no_start(models: Any, model: str) -> None:
+    facts = asyncio.run(OddFacts(models, {"version": [1]}).facts())
+    assert facts.model == model
+    assert facts.version == "unknown"
+    assert facts.max_model_len is None
+
+
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "nonsense"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="http://host:port"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from explorer.engine.calibration import g_test
 from explorer.engine.probe import calibration, certify, decide, slope
-from explorer.engine.protocol import Engine
+from explorer.engine.protocol import Engine, EngineReply, EngineRequest
 from explorer.engine.scripted import ScriptedEngine
 from explorer.engine.tiny import TinyEngine
 from explorer.records import CaptureLevel, Certificate, LogprobKind
@@ -89,6 +91,63 @@ def test_an_engine_that_is_away_gets_a_certificate_that_says_so() -> None:
     assert certificate.engine_name == "unreachable"
     assert not certificate.passing
     assert "is the engine running" in certificate.failures[0]
+
+
+class Odd(TinyEngine):
+    """A real engine whose replies and streams are changed on their way."""
+
+    def __init__(self, change: Any = None, stream: bytes = b"") -> None:
+        super().__init__(MODEL)
+        self._change, self._stream = change, stream
+
+    async def generate(self, request: EngineRequest) -> EngineReply:
+        reply = await super().generate(request)
+        if self._change is None:
+            return reply
+        body = json.loads(reply.body)
+        for entry in body["choices"][0]["logprobs"]["content"]:
+            for place, item in enumerate(entry["top_logprobs"]):
+                item["logprob"] = self._change(place)
+        return EngineReply(reply.status, reply.headers, json.dumps(body).encode())
+
+    async def stream(self, request: EngineRequest) -> AsyncIterator[bytes]:
+        yield self._stream
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda place: "a",
+        lambda place: True,
+        lambda place: 1e6 - place,
+        lambda place: -(10 ** (300 + place)),
+        lambda place: float("nan"),
+        lambda place: [place],
+    ],
+)
+def test_alternatives_that_are_no_logprobs_certify_nothing(change: Any) -> None:
+    certificate = asyncio.run(probed(Odd(change)))
+    assert not certificate.passing
+    assert certificate.failures
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices":[5]}',
+        b'{"choices":[{"delta":"x"}]}',
+        b'{"choices":[{"delta":{"tool_calls":5}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[5]}}]}',
+        b'{"choices":[{"token_ids":5}]}',
+        b'{"choices":[{"logprobs":5}]}',
+        b"not JSON",
+        b'{"choices":[{"index":{}}]}',
+    ],
+)
+def test_an_odd_stream_is_reported_and_ends_no_probe(event: bytes) -> None:
+    certificate = asyncio.run(probed(Odd(stream=b"data: " + event + b"\n\n")))
+    assert certificate.passing
+    assert any("stream" in failure for failure in certificate.failures)
 
 
 def test_calibration_agrees_with_processed_and_not_with_raw() -> None:
