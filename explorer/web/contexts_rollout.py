@@ -98,6 +98,7 @@ class BreakNote:
     expected: str = said("The token that stands there in the nearest call, decoded.")
     actual: str = said("The token that stands there in this prompt, decoded.")
     cause: str = said("Why, in words, as far as it can be named; empty for a fork.")
+    href: str = said("Address of that token in the nearest call.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from explorer.export.judged import Judged
 from explorer.records import CallId, Role
-from explorer.trace.breaks import BreakCause
+from explorer.trace.breaks import BreakCause, PrefixBreak
 from explorer.trace.tree import Node, Tree
 from explorer.web import words
 from explorer.web.contexts_rollout import (
@@ -177,6 +177,7 @@ class TurnTree:
             expected=token(broke.expected_id),
             actual=token(broke.actual_id),
             cause="" if kind == "fork" else CAUSES[broke.cause],
+            href=self._token_href(broke),
         )
 
     def _break_kind(self, node: Node, cause: BreakCause) -> str:
@@ -188,6 +189,13 @@ class TurnTree:
         if self.judged.judgement.roles[node.call_id].role is Role.AUXILIARY:
             return "fork"
         return "break" if node.parent_id is None or rendered_anew(node) else "fork"
+
+    def _token_href(self, broke: PrefixBreak) -> str:
+        """The place where the nearest call went on in its own way, or its end."""
+        rollout_id = self.judged.record.rollout.rollout_id
+        at = broke.offset if broke.expected_id is not None else max(0, broke.offset - 1)
+        page = rollout_href(rollout_id, "tokens", branch=broke.nearest_call_id, t=at)
+        return f"{page}#t{at}"
 
     def root_break(self, leaf: CallId, decode: Decode) -> BreakNote | None:
         """Where the branch that ends in `leaf` left an earlier conversation, if it did."""

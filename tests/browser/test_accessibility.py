@@ -53,6 +53,19 @@ def test_no_violation(site: Watched, scheme: str, size: dict[str, int]) -> None:
     assert found == {}
 
 
+def test_no_page_is_wider_than_a_narrow_window(site: Watched) -> None:
+    page = site.open(size=NARROW)
+    call = site.made["forked"].calls[2].call_id
+    wide = []
+    for path in (*PAGES, f"/rollouts/{{forked}}/requests/{call}"):
+        page.goto(site.address(path))
+        page.wait_for_selector("html[data-ready]")
+        open_all(page)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(path)
+    assert wide == []
+
+
 def test_a_request_page_and_the_open_sheet(site: Watched) -> None:
     call = site.made["small"].calls[0].call_id
     page = site.visit(f"/rollouts/{{small}}/requests/{call}")

@@ -205,3 +205,54 @@ def test_theme_is_in_the_first_byte(site: Site, cookie: str, attribute: str | No
 def test_an_open_rollout_says_so(site: Site) -> None:
     text = read(site.text("/rollouts/{open}/tokens")).text
     assert "Not trainable: The rollout is still open." in text
+
+
+def test_every_tab_names_a_call_by_its_turn(site: Site) -> None:
+    tree = site.json("/rollouts/{forked}/tokens.json")["tree"]
+    assert isinstance(tree, list)
+    labels = {row["call_id"]: row["label"] for row in tree if row["role"] != "prompt"}
+    rows = site.json("/rollouts/{forked}/requests.json")["rows"]
+    assert isinstance(rows, list)
+    assert {row["call_id"]: row["turn"] for row in rows} == labels
+    timing = site.json("/rollouts/{forked}/timing.json")["rows"]
+    assert isinstance(timing, list)
+    assert [row["turn"] for row in timing] == [row["turn"] for row in rows]
+    failed = next(row for row in rows if row["status"] == "failed")
+    page = read(site.text(failed["href"])).text
+    assert f"Call {failed['sequence']}, turn {failed['turn']}" in page
+    found = site.json("/rollouts/{forked}/findings.json")["findings"]
+    assert isinstance(found, list)
+    where = [item["where"] for item in found if item["code"] == "call_failed"]
+    assert where == [f"turn {failed['turn']} (call {failed['sequence']})"]
+    assert not [item for item in found if any(call in item["message"] for call in labels)]
+
+
+def test_a_prefix_break_leads_to_the_token_it_left(site: Site) -> None:
+    tree = site.json("/rollouts/{forked}/tokens.json")["tree"]
+    assert isinstance(tree, list)
+    (note,) = [row["broke"] for row in tree if row["broke"] and row["broke"]["kind"] == "break"]
+    inspected = site.json(note["href"].split("#")[0].replace("/tokens?", "/tokens.json?"))
+    token = inspected["inspected"]
+    assert isinstance(token, dict)
+    assert token["index"] == note["offset"]
+    assert token["text"].replace("␣", " ") == note["expected"]
+
+
+def test_the_grid_heads_its_columns_with_the_attempts(site: Site) -> None:
+    run = site.json("/runs/grpo-tiny%20%23412.json")
+    columns, groups = run["columns"], run["groups"]
+    assert isinstance(columns, list)
+    assert isinstance(groups, list)
+    assert len(columns) == run["width"]
+    attempts = [[sample["attempt"] for sample in group["samples"]] for group in groups]
+    same = all(
+        len({row[place] for row in attempts if len(row) > place}) == 1
+        for place in range(len(columns))
+    )
+    assert columns[0] == (f"#{attempts[0][0]}" if same else "1")
+
+
+def test_the_group_marks_the_rollout_at_hand(site: Site) -> None:
+    page = read(site.text("/rollouts/{forked}/group"))
+    (here,) = [e for e in page.elements if e.attributes.get("class") == "here"]
+    assert site.id("forked")[:4] in here.text
