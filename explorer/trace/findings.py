@@ -231,7 +231,7 @@ _TABLE = (
     FindingSpec("logprobs_accepted", _W, "A person accepted logprobs that are not certified."),
     FindingSpec("multiple_roots", _W, "The agent's work starts in more than one place."),
     FindingSpec("prefix_break", _W, "A prompt left the sequence it might have continued."),
-    FindingSpec("forks", _I, "A call was continued in more than one way."),
+    FindingSpec("forks", _I, "Calls were continued in more than one way."),
     FindingSpec("discarded_turns", _W, "Answers the harness did not use are masked."),
     FindingSpec(
         "ambiguous_siblings",

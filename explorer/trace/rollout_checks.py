@@ -24,7 +24,7 @@ from explorer.records import (
     RolloutRecord,
     Where,
 )
-from explorer.trace.breaks import BreakCause
+from explorer.trace.breaks import BreakCause, PrefixBreak
 from explorer.trace.findings import make_finding
 from explorer.trace.mask import CallMask, logprobs_accepted, raw_coincides
 from explorer.trace.policy import Policy
@@ -151,19 +151,26 @@ def _shape(decided: Decided) -> Iterator[Finding]:
     for node in tree.nodes.values():
         forks += len(node.children) > 1
         broke = node.break_
-        if node.parent_id is None and broke is not None:
-            expected = "the end" if broke.expected_id is None else broke.expected_id
-            actual = "the end" if broke.actual_id is None else broke.actual_id
-            detail = (
-                f"At {broke.offset} of call {broke.nearest_call_id}: "
-                f"expected {expected} got {actual} ({broke.cause})."
-            )
+        # Below a root, going another way is a fork; only a turn that the template rendered
+        # anew is history that should have been kept and was not.
+        rendered_anew = broke is not None and broke.cause is BreakCause.REASONING_DROPPED
+        if broke is not None and (node.parent_id is None or rendered_anew):
             is_agent = roles[node.call_id].role is Role.AGENT
             silent = broke.cause in _SILENT_CAUSES or not is_agent
             grade = Grade.INFO if silent else Grade.WARN
+            detail = _break_in_words(broke)
             yield make_finding("prefix_break", decided.where(node.call_id), detail, grade)
     if forks:
-        yield make_finding("forks", decided.where(), f"{forks} calls.")
+        calls = "call was" if forks == 1 else "calls were"
+        yield make_finding("forks", decided.where(), f"{forks} {calls}.")
+
+
+def _break_in_words(broke: PrefixBreak) -> str:
+    """Where and why, for people; the ids stand in the tree and on the page."""
+    unknown = broke.cause is BreakCause.UNKNOWN
+    why = "no cause can be named" if unknown else broke.cause.value.replace("_", " ")
+    ended = ", where it ends" if broke.expected_id is None else ""
+    return f"It left call {broke.nearest_call_id} after {broke.offset} tokens{ended}: {why}."
 
 
 def _siblings(decided: Decided) -> Iterator[Finding]:

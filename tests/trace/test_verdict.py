@@ -177,7 +177,7 @@ def test_rollout_findings() -> None:
     rooted = record(first, second, make_call("k", 3, [1, 2, 3, 9], [1], n_tools=2))
     assert {"multiple_roots", "prefix_break"} <= finding_codes(rooted)
     (broke,) = [f for f in judge(rooted).findings if f.code == "prefix_break"]
-    assert "At 3 of call b: expected 4 got 9" in broke.message
+    assert "left call b after 3 tokens: no cause can be named" in broke.message
     assert broke.where.call_id == "k"
     twins = record(first, second, make_call("c", 3, [1, 2, 3, 4, 5], [7], n_tools=2))
     assert {"ambiguous_siblings", "forks"} <= finding_codes(twins)
@@ -265,3 +265,36 @@ def test_inputs_hash() -> None:
 def test_findings_of_a_call() -> None:
     judgement = judge(record(*null_second()))
     assert [item.code for item in judgement.findings_of(CallId("b"))] == ["logprob_missing"]
+
+
+def test_a_turn_rendered_anew_below_a_root_is_a_prefix_break_and_a_plain_fork_is_none() -> None:
+    said = {"system_digest": "S", "tools_digest": "T", "n_tools": 1}
+    root = make_call("a", 1, [1, 2], [3], message_digests=("u",), reply_digest="r", **said)
+    first = make_call(
+        "b",
+        2,
+        [1, 2, 3, 4],
+        [5],
+        parent=root,
+        message_digests=("u", "r", "t"),
+        reply_digest="s",
+        **said,
+    )
+    forked = make_call(
+        "c", 3, [1, 2, 3, 9], [6], parent=root, message_digests=("u", "r", "x"), **said
+    )
+    anew = make_call(
+        "d",
+        4,
+        [1, 2, 3, 4, 7],
+        [8],
+        parent=root,
+        message_digests=("u", "r", "t", "s", "w"),
+        **said,
+    )
+    breaks = [
+        (finding.where.call_id, finding.grade)
+        for finding in judge(record(root, first, forked, anew)).findings
+        if finding.code == "prefix_break"
+    ]
+    assert breaks == [("d", Grade.WARN)]
