@@ -52,7 +52,13 @@ class Application:
         self.made_token = make_token()
         self.operator = Operator.of(settings, self.made_token)
         self.vocabularies = Vocabularies(store, engine)
-        self.certifier = Certifier(engine, self._keep_certificate, now_us, settings.model)
+        self.certifier = Certifier(
+            engine,
+            self._keep_certificate,
+            now_us,
+            settings.model,
+            interval_s=settings.probe_interval_s,
+        )
         self.policy: Policy = replace(
             DEFAULT_POLICY, allow_uncertified=settings.allow_uncertified
         )

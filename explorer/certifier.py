@@ -31,6 +31,8 @@ class Certifier:
         keep: makes a new certificate durable.
         now_us: the clock (microseconds).
         model: name to ask for while no certificate says one.
+        interval_s: time between probes of an engine that gives no cause for doubt
+            (seconds); 0 never asks again.
     """
 
     def __init__(
@@ -39,8 +41,11 @@ class Certifier:
         keep: Callable[[Certificate], Awaitable[None]],
         now_us: Callable[[], int],
         model: str | None,
+        interval_s: float = 0.0,
     ) -> None:
         self._engine = engine
+        self._interval_s = interval_s
+        self._routine: asyncio.Task[None] | None = None
         self._keep = keep
         self._now_us = now_us
         self._default_model = model
@@ -55,14 +60,31 @@ class Certifier:
         await self._probe()
         if self._doubt:
             self._again()
+        if self._interval_s > 0:
+            self._routine = self._loop.create_task(self._now_and_then())
 
     async def stop(self) -> None:
         """Ends a probe that is under way."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        tasks, self._task, self._routine = (self._task, self._routine), None, None
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _now_and_then(self) -> None:
+        """An engine can be restarted in another mode between two calls and keep its
+        fingerprint (vLLM's leaves the logprobs mode out): only asking again can tell."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self._doubt:
+                continue
+            again = await certify(self._engine, self._now_us())
+            # The certificate in force stays while nothing differs: a call that is under way
+            # must not lose it for having been asked about.
+            if self.latest is None or _conclusions(again) != _conclusions(self.latest):
+                log.warning("engine: a routine probe found another engine: probing again")
+                self.trouble()
 
     async def _probe(self) -> None:
         certificate = await certify(self._engine, self._now_us())
@@ -70,6 +92,7 @@ class Certifier:
         for failure in certificate.failures:
             log.warning("engine: %s", failure)
         if certificate.engine_name == UNREACHABLE:
+            self.trouble()
             return
         await self._keep(certificate)
         self._doubt = False
@@ -127,3 +150,17 @@ class Certifier:
         if self._loop is not None:
             # Large replies are read in a worker thread, which has no loop of its own.
             self._loop.call_soon_threadsafe(self._again)
+
+
+def _conclusions(certificate: Certificate) -> tuple[object, ...]:
+    """What a probe found, without the measurements' noise."""
+    return (
+        certificate.engine_name,
+        certificate.engine_version,
+        certificate.model,
+        certificate.fingerprint,
+        certificate.capture_level,
+        certificate.logprob_kind,
+        certificate.certifiable,
+        certificate.numbers.get("tokenizer_sha256"),
+    )

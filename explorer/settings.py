@@ -117,6 +117,14 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(
         5.0, gt=0, description="Time between keep-alive comments on a held stream (seconds)."
     )
+    probe_interval_s: float = Field(
+        300.0,
+        ge=0,
+        description=(
+            "Time between probes of an engine that gives no cause for doubt, about nine "
+            "one-token calls each; 0 probes at start and in doubt only (seconds)."
+        ),
+    )
     top_logprobs: int = Field(
         0, ge=0, le=20, description="Alternatives recorded per sampled token (0 to 20)."
     )

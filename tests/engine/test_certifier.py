@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from explorer.certifier import Certifier
+from explorer.engine.protocol import Engine
 from explorer.engine.tiny import TinyEngine
 from explorer.records import NOT_CERTIFIED, Certificate
 
@@ -53,3 +55,55 @@ def test_a_reply_that_names_nothing_is_believed() -> None:
     at_once, later, probes = asyncio.run(asked(None, None))
     assert at_once == later != NOT_CERTIFIED
     assert probes == 1
+
+
+async def routine(modes: list[str]) -> tuple[list[str], int]:
+    """Certificate ids seen over time by an engine that is swapped for one of another
+    logprobs mode behind the same name and fingerprint."""
+    kept: list[Certificate] = []
+
+    async def keep(certificate: Certificate) -> None:
+        kept.append(certificate)
+
+    engines = [TinyEngine(MODEL, logprobs_mode=mode) for mode in modes]
+    for engine in engines:
+        await engine.start()
+    current = Swapped(engines[0])
+    certifier = Certifier(cast(Engine, current), keep, lambda: len(kept), None, interval_s=0.05)
+    seen: list[str] = []
+    try:
+        await certifier.start()
+        seen.append(certifier.certificate(None, None))
+        await asyncio.sleep(1.0)
+        seen.append(certifier.certificate(None, None))
+        current.engine = engines[-1]
+        for _ in range(400):
+            if len(kept) > 1 and certifier.certificate(None, None) != NOT_CERTIFIED:
+                break
+            await asyncio.sleep(0.02)
+        seen.append(kept[-1].logprob_kind.value)
+        return seen, len(kept)
+    finally:
+        await certifier.stop()
+        for engine in engines:
+            await engine.stop()
+
+
+class Swapped:
+    """Passes everything on to the engine of the moment."""
+
+    kind = "tiny"
+
+    def __init__(self, engine: TinyEngine) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def test_a_silent_restart_in_another_mode_is_found_by_asking_again() -> None:
+    seen, kept = asyncio.run(routine(["processed_logprobs", "raw_logprobs"]))
+    # While nothing differs the certificate in force stays, however often it is asked.
+    assert seen[0] == seen[1] != NOT_CERTIFIED
+    assert seen[2] == "raw"
+    assert kept == 2

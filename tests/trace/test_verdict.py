@@ -268,7 +268,7 @@ def test_findings_of_a_call() -> None:
 
 
 def test_a_turn_rendered_anew_below_a_root_is_a_prefix_break_and_a_plain_fork_is_none() -> None:
-    said = {"system_digest": "S", "tools_digest": "T", "n_tools": 1}
+    said: dict[str, Any] = {"system_digest": "S", "tools_digest": "T", "n_tools": 1}
     root = make_call("a", 1, [1, 2], [3], message_digests=("u",), reply_digest="r", **said)
     first = make_call(
         "b",
