@@ -14,6 +14,8 @@ import orjson
 
 from explorer.records import LogprobArray
 
+# orjson writes 254 levels.
+_DEEPEST = 200
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -29,14 +31,17 @@ def _plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _clean(value: Any) -> Any:
-    """A copy without unpaired surrogates and without integers over 64 bits."""
+def _clean(value: Any, depth: int = 0) -> Any:
+    """A copy without unpaired surrogates, without integers over 64 bits, and no deeper
+    than the writer goes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, (dict, list, tuple)) and depth > _DEEPEST:
+        return "(nested too deeply)"
     if isinstance(value, dict):
-        return {_clean(str(key)): _clean(item) for key, item in value.items()}
+        return {_clean(str(key)): _clean(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
+        return [_clean(item, depth + 1) for item in value]
     if type(value) is int and not -(2**63) <= value < 2**64:
         return str(value)
     return value
