@@ -219,7 +219,7 @@ _TABLE = (
         "scripted_engine",
         _F,
         "The engine's logprobs are made up.",
-        "",
+        "Nobody can accept them: use an engine that samples.",
         _M.UNCERTIFIED,
     ),
     FindingSpec(

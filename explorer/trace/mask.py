@@ -208,15 +208,24 @@ def raw_coincides(call: Call, certificate: Certificate | None) -> bool:
     )
 
 
+def acceptable(certificate: Certificate | None) -> bool:
+    """Whether anybody may accept the engine's logprobs without proof: not where they are
+    made up, nor where they were proved to be no logprobs at all."""
+    return certificate is None or (
+        certificate.certifiable and certificate.logprob_kind is not LogprobKind.LOGITS
+    )
+
+
 def logprobs_accepted(
     policy: Policy, overrides: Iterable[Override], certificate: Certificate | None
 ) -> bool:
     """Whether the engine's logprobs count as what training needs, whatever the call."""
+    if not acceptable(certificate):
+        return False
     if certificate is not None:
         if certificate.passing:
             return True
-        raw = certificate.logprob_kind is LogprobKind.RAW
-        if raw and certificate.certifiable and policy.accept_raw:
+        if certificate.logprob_kind is LogprobKind.RAW and policy.accept_raw:
             return True
     return policy.allow_uncertified or any(item.kind == "accept_logprobs" for item in overrides)
 

@@ -26,7 +26,14 @@ from explorer.records import (
 from explorer.trace.checks import check_call
 from explorer.trace.findings import FINDINGS, worst_first
 from explorer.trace.inputs import hash_inputs
-from explorer.trace.mask import CallMask, Lineage, excluded, logprobs_accepted, mask_call
+from explorer.trace.mask import (
+    CallMask,
+    Lineage,
+    acceptable,
+    excluded,
+    logprobs_accepted,
+    mask_call,
+)
 from explorer.trace.policy import DEFAULT_POLICY, Policy
 from explorer.trace.roles import RoleDecision, assign_roles
 from explorer.trace.rollout_checks import Decided, check_rollout, engine_code
@@ -217,7 +224,7 @@ def _notices(record: RolloutRecord, policy: Policy) -> tuple[str, ...]:
         if logprobs_accepted(policy, (), certificate):
             raw = "accept_raw" if not policy.allow_uncertified else "allow_uncertified"
             notices.append(f"Uncertified engine accepted by the operator ({raw}): {what}")
-        for item in record.overrides:
+        for item in record.overrides if acceptable(certificate) else ():
             if item.kind == "accept_logprobs":
                 whom = "all calls" if item.call_id is None else f"call {item.call_id}"
                 notices.append(

@@ -13,6 +13,7 @@ from explorer.records import (
     CallStatus,
     CaptureLevel,
     Certificate,
+    LogprobKind,
     MaskReason,
     Note,
     Override,
@@ -195,7 +196,17 @@ def test_a_role_override_never_supplies_what_is_missing() -> None:
         assert spans_of(ONE, bad, of="x", overrides=(chosen,))[-1][2] != "sampled"
 
 
-@pytest.mark.parametrize("certificate", [None, RAW, SCRIPTED])
+@pytest.mark.parametrize(
+    "certificate", [SCRIPTED, replace(RAW, logprob_kind=LogprobKind.LOGITS)]
+)
+def test_what_is_no_logprob_cannot_be_accepted_by_anybody(certificate: Certificate) -> None:
+    accept = (override("accept_logprobs"), override("accept_logprobs", "a"))
+    policy = Policy(allow_uncertified=True, accept_raw=True)
+    spans = spans_of(ONE, of="a", certificate=certificate, policy=policy, overrides=accept)
+    assert spans[-1][2] == "uncertified"
+
+
+@pytest.mark.parametrize("certificate", [None, RAW])
 def test_uncertified(certificate: Certificate | None) -> None:
     def last(**more: Any) -> str:
         return spans_of(ONE, of="a", certificate=certificate, **more)[-1][2]

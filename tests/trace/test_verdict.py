@@ -99,9 +99,19 @@ def test_mask_08_a_failed_rollout_without_calls() -> None:
     assert reasons(made) == ["rollout_failed", "no_turns"]
 
 
+def test_made_up_logprobs_are_refused_whoever_accepts_them() -> None:
+    made = record(*two_turns(), certificate=SCRIPTED, overrides=[override("accept_logprobs")])
+    judgement = judge(made, Policy(allow_uncertified=True))
+    assert {reason.code for reason in judgement.reasons} == {
+        "scripted_engine",
+        "nothing_trainable",
+    }
+    assert judgement.notices == ()
+
+
 @pytest.mark.parametrize(
     ("certificate", "code"),
-    [(None, "uncertified_engine"), (RAW, "raw_logprobs"), (SCRIPTED, "scripted_engine")],
+    [(None, "uncertified_engine"), (RAW, "raw_logprobs")],
 )
 def test_uncertified(certificate: Any, code: str) -> None:
     made = record(*two_turns(), certificate=certificate)
