@@ -108,4 +108,11 @@ class Stub:
 if __name__ == "__main__":
     port = int(sys.argv[1])
     stub = Stub(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    uvicorn.run(stub, port=port, log_level="error", access_log=False, lifespan="off")
+    uvicorn.run(
+        stub,
+        port=port,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+    )

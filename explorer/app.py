@@ -76,7 +76,7 @@ class Application:
                 top_logprobs=settings.top_logprobs,
             ),
             view=self.certifier,
-            learn=self.vocabularies.learn,
+            learner=self.vocabularies,
         )
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)

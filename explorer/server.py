@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 
 T = TypeVar("T")
 SWITCH_INTERVAL_S = 0.0005
+GC_THRESHOLD = 20_000
 # Called once the server is up; answers whether to go on serving.
 Ready = Callable[[Application, str], Awaitable[bool]]
 
@@ -154,6 +156,10 @@ async def _serve(application: Application, sock: socket.socket, ready: Ready) ->
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         await up.wait()
+        # What lives as long as the server need not be looked at again by the collector,
+        # and a decoded reply of a thousand small objects must not set it off each time.
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
         url = address(settings, sock)
         token = application.operator.token
         runfile.write(settings.store, runfile.RunFile(url, token, os.getpid()))

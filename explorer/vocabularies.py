@@ -7,12 +7,11 @@ has none and no tokenizer was named.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
 
-from explorer.engine.protocol import Engine
-from explorer.engine.vocabulary import learn
+from explorer.engine.protocol import Engine, TokenPiece
 from explorer.errors import StoreFailed
 from explorer.records import Certificate, TokenizerId, VocabularyEntry
 from explorer.store.interface import Store
@@ -20,6 +19,7 @@ from explorer.store.interface import Store
 log = logging.getLogger(__name__)
 
 LEARNED = "learned:"
+WRITE_EVERY_S = 0.5
 
 Vocabulary = Mapping[int, tuple[bytes, bool]]
 
@@ -38,6 +38,7 @@ class Vocabularies:
         self._known: dict[TokenizerId, dict[int, tuple[bytes, bool]]] = {}
         self._fresh: list[VocabularyEntry] = []
         self._writing: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self.current: TokenizerId | None = None
 
     async def keep(self, certificate: Certificate) -> None:
@@ -70,16 +71,18 @@ class Vocabularies:
         return known
 
     @property
-    def learning(self) -> bool:
-        """Whether replies are looked at for bytes."""
-        return self.current is not None and self.current.startswith(LEARNED)
+    def known(self) -> Container[int] | None:
+        """Ids that are known already; None when the vocabulary is not a learned one."""
+        if self.current is None or not self.current.startswith(LEARNED):
+            return None
+        return self._known.setdefault(self.current, {})
 
-    def learn(self, reply: Mapping[str, Any]) -> None:
-        """Takes the ids that a reply shows with their bytes; written in the background."""
-        if not self.learning or self.current is None:
+    def learn(self, pieces: Sequence[TokenPiece]) -> None:
+        """Takes bytes that a reply showed; written in the background."""
+        if self.current is None:
             return
         known = self._known.setdefault(self.current, {})
-        for piece in learn(reply):
+        for piece in pieces:
             if piece.token_id not in known:
                 known[piece.token_id] = (piece.raw, piece.special)
                 self._fresh.append(
@@ -90,6 +93,9 @@ class Vocabularies:
 
     async def _write(self) -> None:
         while self._fresh:
+            # Gathered for a while: new ids come with almost every early reply.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), WRITE_EVERY_S)
             fresh, self._fresh = self._fresh, []
             try:
                 await self._store.add_vocabulary(fresh)
@@ -101,5 +107,6 @@ class Vocabularies:
 
     async def stop(self) -> None:
         """Waits until what was learned is written."""
+        self._stopping.set()
         if self._writing is not None:
             await self._writing

@@ -14,7 +14,7 @@ The reply's last byte is only ever sent after `Stored`. States:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 from explorer.capture import events as ev
 from explorer.capture.draft import Draft, Placement
 from explorer.capture.sampling import SamplingPlan, Shaped, shape
-from explorer.engine.protocol import EngineReply, EngineRequest
+from explorer.engine.protocol import EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import ParsedReply, parse_reply
+from explorer.engine.vocabulary import learn
 from explorer.errors import EngineMalformed, ExplorerError
 from explorer.records import (
     NOT_CERTIFIED,
@@ -59,6 +60,7 @@ class CallContext:
         certificate: reads which certificate of the engine is in force now; given the
             fingerprint and model that a reply names, `NOT_CERTIFIED` when they are another
             engine's.
+        known_ids: ids whose bytes need not be learned; None learns nothing.
         hold_s: how long a stream's status line is held back (seconds).
         keepalive_s: time between comments on a held stream (seconds).
     """
@@ -70,6 +72,7 @@ class CallContext:
     place: Callable[[IdArray, IdArray], Placement]
     weight_version: Callable[[], int | None]
     certificate: Callable[[str | None, str | None], str]
+    known_ids: Container[int] | None = None
     timeout_s: float = 900.0
     hold_s: float = 5.0
     keepalive_s: float = 5.0
@@ -91,7 +94,7 @@ class Exchange:
         self.context = context
         self.state = State.NEW
         self.call: Call | None = None
-        self.reply: dict[str, Any] | None = None
+        self.learned: list[TokenPiece] = []
         self._draft = Draft(context.call_id, context.rollout.rollout_id, context.sequence)
         self._request: NeutralRequest | None = None
         self._certificate_at_start = NOT_CERTIFIED
@@ -203,7 +206,10 @@ class Exchange:
         )
         if not served:
             return self._upstream_failed(event.time_us, reply, parsed)
-        self.reply = parsed.body
+        if self.context.known_ids is not None and parsed.body is not None:
+            # Here, while the decoded reply is at hand: keeping it until it is stored would
+            # cost more than reading it did.
+            self.learned = learn(parsed.body, self.context.known_ids)
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
         self._place(parsed)
         return self._commit(self._draft.finished(status, 200, served["id"], digest))

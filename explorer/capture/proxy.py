@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from explorer.capture.desk import Desk, LiveRollout
 from explorer.capture.exchange import JSON_HEADERS, CallContext, Exchange
 from explorer.capture.ids import new_call_id, now_us
 from explorer.capture.sampling import SamplingPlan
-from explorer.engine.protocol import Engine, EngineRequest
+from explorer.engine.protocol import Engine, EngineRequest, TokenPiece
 from explorer.errors import (
     CapacityReached,
     EngineTimeout,
@@ -81,6 +81,19 @@ class EngineView(Protocol):
         ...
 
 
+class Learner(Protocol):
+    """Who keeps the bytes of ids that an engine without a vocabulary shows."""
+
+    @property
+    def known(self) -> Container[int] | None:
+        """Ids whose bytes are known already; None when nothing is to be learned."""
+        ...
+
+    def learn(self, pieces: Sequence[TokenPiece]) -> None:
+        """Takes what is new."""
+        ...
+
+
 class CaptureProxy:
     """The wire routes.
 
@@ -89,7 +102,7 @@ class CaptureProxy:
         engine: samples.
         store: makes calls durable.
         view: what is known about the engine now.
-        learn: is shown every reply, to learn the bytes of ids from.
+        learner: is told the bytes of ids that replies show.
     """
 
     def __init__(
@@ -99,14 +112,14 @@ class CaptureProxy:
         store: Store,
         options: ProxyOptions,
         view: EngineView,
-        learn: Callable[[Mapping[str, Any]], None],
+        learner: Learner,
     ) -> None:
         self._desk = desk
         self._engine = engine
         self._store = store
         self._options = options
         self._view = view
-        self._learn = learn
+        self._learner = learner
         self._drivers: set[_Driver] = set()
         self._idle = asyncio.Event()
         self._stopping = False
@@ -179,6 +192,7 @@ class CaptureProxy:
             place=live.lineage.place,
             weight_version=lambda: self._desk.weight_version,
             certificate=self._view.certificate,
+            known_ids=self._learner.known,
             timeout_s=options.engine_timeout_s,
             hold_s=options.hold_s,
             keepalive_s=options.keepalive_s,
@@ -232,9 +246,8 @@ class _Driver:
                 event = self._events.popleft()
                 for command in await self._handle(event):
                     await self._obey(command)
-            # Last of all: what a page may show of a reply never holds the reply up.
-            if self._exchange.reply is not None:
-                self._proxy._learn(self._exchange.reply)
+            if self._exchange.learned:
+                self._proxy._learner.learn(self._exchange.learned)
         finally:
             self._live.in_flight.discard(call_id)
             for pending in (self._engine_task, self._watch_task, self._timer, self._watcher):

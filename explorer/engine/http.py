@@ -31,6 +31,10 @@ from explorer.errors import (
 log = logging.getLogger(__name__)
 
 # Hop-by-hop headers and the server's own stamp say nothing about the call.
+# vLLM closes an idle connection after 5 s (uvicorn's default). A call sent just then would
+# be reset, and cannot be sent again: nobody knows whether the engine had begun. So idle
+# connections are dropped here first.
+_IDLE_CONNECTION_S = 3.0
 _DROPPED = frozenset(
     [
         "connection",
@@ -99,7 +103,11 @@ class HttpEngine:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._pool, limit_per_host=self._pool),
+            connector=aiohttp.TCPConnector(
+                limit=self._pool,
+                limit_per_host=self._pool,
+                keepalive_timeout=_IDLE_CONNECTION_S,
+            ),
             # No cookie jar: one caller's engine cookie must never reach another.
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,

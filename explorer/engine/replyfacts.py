@@ -58,10 +58,18 @@ def placeholder_id(token: Any) -> int | None:
 
 def top_logprobs_of(entries: Sequence[Any] | None) -> bytes | None:
     """The alternatives as ``[id, text, logprob]`` triples in JSON, None without any."""
-    if not entries:
+    if not entries or not _any_alternatives(entries):
         return None
     rows = [_alternatives(entry) for entry in entries]
     return orjson.dumps(rows) if any(rows) else None
+
+
+def _any_alternatives(entries: Sequence[Any]) -> bool:
+    """Told at once for the usual reply, which has none."""
+    try:
+        return any([entry["top_logprobs"] for entry in entries])
+    except (KeyError, TypeError):
+        return True
 
 
 def _alternatives(entry: Any) -> list[list[Any]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from explorer.engine.protocol import TokenPiece
@@ -91,13 +91,19 @@ def _pieces(
             )
 
 
-def learn(body: Mapping[str, Any]) -> list[TokenPiece]:
-    """Pieces that a vLLM-shaped reply shows exactly: ids beside bytes."""
+def learn(body: Mapping[str, Any], known: Container[int] = ()) -> list[TokenPiece]:
+    """Pieces that a vLLM-shaped reply shows exactly, ids beside bytes; `known` ones left
+    out."""
     choice = body["choices"][0]
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not isinstance(ids, list) or not isinstance(entries, list) or len(ids) != len(entries):
         return []
+    try:
+        if all(map(known.__contains__, ids)):
+            return []
+    except TypeError:
+        pass  # something that is no id; passed over below
     learned, held = [], False
     for token_id, entry in zip(ids, entries, strict=True):
         raw = entry.get("bytes") if isinstance(entry, Mapping) else None
@@ -105,7 +111,8 @@ def learn(body: Mapping[str, Any]) -> list[TokenPiece]:
             held = True
             continue
         valid = type(token_id) is int and 0 <= token_id <= MAX_ID
-        if not held and valid and all(type(byte) is int and 0 <= byte <= 255 for byte in raw):
+        fresh = not held and valid and token_id not in known
+        if fresh and all(type(byte) is int and 0 <= byte <= 255 for byte in raw):
             learned.append(TokenPiece(token_id, bytes(raw), False))
         held = False
     return learned

@@ -37,6 +37,7 @@ class Encoder:
         self._database = database
         self._bodies = BodyMemory(body_memory_bytes)
         self._next_event: dict[str, int] = {}
+        self._vocabularies: dict[str, set[int]] = {}
 
     def encode(self, work: Work) -> list[TableRow]:
         """Encode one record; none for a vocabulary entry that is stored already.
@@ -73,6 +74,8 @@ class Encoder:
             self._bodies.forget(work.record.call.call_id)
         elif isinstance(work.record, Rollout):
             self._next_event.pop(work.record.rollout_id, None)
+        elif isinstance(work.record, Vocabulary):
+            self._vocabularies.clear()
 
     def _numbered(self, event: RolloutEvent) -> RolloutEvent:
         if event.sequence >= 0:
@@ -92,20 +95,23 @@ class Encoder:
 
     def _encode_vocabulary(self, vocabulary: Vocabulary) -> list[TableRow]:
         """Rows of the ids that are not stored yet; what is stored never changes."""
-        stored: dict[str, set[int]] = {}
         found: list[TableRow] = []
         for entry in vocabulary.entries:
-            ids = stored.get(entry.tokenizer_id)
-            if ids is None:
-                known = self._database.writer.execute(
-                    "SELECT token_id FROM vocabulary WHERE tokenizer_id = ?",
-                    [entry.tokenizer_id],
-                ).fetchall()
-                ids = stored[entry.tokenizer_id] = {row[0] for row in known}
+            ids = self._ids_of(entry.tokenizer_id)
             if entry.token_id not in ids:
+                row = rows.encode_vocabulary(entry)
                 ids.add(entry.token_id)
-                found.append((columns.VOCABULARY, rows.encode_vocabulary(entry)))
+                found.append((columns.VOCABULARY, row))
         return found
+
+    def _ids_of(self, tokenizer_id: str) -> set[int]:
+        ids = self._vocabularies.get(tokenizer_id)
+        if ids is None:
+            known = self._database.writer.execute(
+                "SELECT token_id FROM vocabulary WHERE tokenizer_id = ?", [tokenizer_id]
+            ).fetchall()
+            ids = self._vocabularies[tokenizer_id] = {row[0] for row in known}
+        return ids
 
 
 def describe(record: Record) -> tuple[str, str, str | None]:

@@ -248,6 +248,7 @@ class Writer:
         works: list[Work] = []
         for work, rows in encoded:
             if isinstance(work.record, _NOT_SPILLED):
+                self._encoder.forget(work)
                 work.error = StoreFailed(
                     "the store is being reopened after a failure of the disk; try again later"
                 )
