@@ -104,8 +104,11 @@ def cross_site(method: str, headers: dict[bytes, bytes]) -> str | None:
         return None
     text = origin.decode("latin-1")
     host = headers.get(b"host", b"").decode("latin-1").lower()
-    if urlsplit(text).netloc.lower() == host:
-        return None
+    try:
+        if urlsplit(text).netloc.lower() == host:
+            return None
+    except ValueError:
+        pass  # no address at all, such as an open bracket: not this server's
     return f"Origin {text[:200]} is not this server"
 
 

@@ -40,10 +40,12 @@ def take_from_path(scope: Scope) -> Scope:
     key: str | None = None
     path: str = scope["path"]
     raw_path: bytes = scope.get("raw_path") or path.encode()
-    if path.startswith(_KEY_SEGMENT):
-        key, slash, rest = path[len(_KEY_SEGMENT) :].partition("/")
-        path = "/" + rest if slash else "/"
-        raw_path = b"/" + raw_path[len(_KEY_SEGMENT) :].partition(b"/")[2]
+    # Base addresses that end in a slash make paths that begin with two.
+    if ("/" + path.lstrip("/")).startswith(_KEY_SEGMENT):
+        key, _, rest = path.lstrip("/")[len(_KEY_SEGMENT) - 1 :].partition("/")
+        path = "/" + rest.lstrip("/")
+        raw_rest = raw_path.lstrip(b"/")[len(_KEY_SEGMENT) - 1 :].partition(b"/")[2]
+        raw_path = b"/" + raw_rest.lstrip(b"/")
     query: bytes = scope.get("query_string", b"")
     if b"key=" in query or b"token=" in query:
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)

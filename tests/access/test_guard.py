@@ -182,3 +182,9 @@ def test_basic_credentials_do_not_excuse_another_site() -> None:
     # A browser attaches them by itself, also to a hostile page's form.
     hostile = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site")]
     assert ask("POST", [*hostile, (b"authorization", b"Basic eDp5")])[0]["status"] == 403
+
+
+@pytest.mark.parametrize("origin", [b"http://[bad", b"http://[::1", b"null", b"\xff"])
+def test_an_origin_that_is_no_address_is_another_site(origin: bytes) -> None:
+    why = cross_site("POST", {b"origin": origin, b"host": b"127.0.0.1:7860"})
+    assert why is not None

@@ -45,6 +45,13 @@ def test_a_key_in_the_path_leaves_it() -> None:
     assert "SECRET" not in repr({k: v for k, v in taken.items() if "capture_key" not in k})
 
 
+@pytest.mark.parametrize("path", ["//k/rxk_1/v1/models", "/k/rxk_1//v1/models"])
+def test_leak_01_a_key_leaves_a_path_with_doubled_slashes_too(path: str) -> None:
+    scope = take_from_path({"path": path, "raw_path": path.encode(), "query_string": b""})
+    assert (scope["path"], scope["raw_path"]) == ("/v1/models", b"/v1/models")
+    assert capture_keys(scope | {"headers": []}) == ["rxk_1"]
+
+
 def test_a_key_in_the_query_leaves_it() -> None:
     taken = take_from_path(scope("/v1beta/m", "key=SECRET&alt=sse&api_key=OTHER"))
     assert taken["query_string"] == b"alt=sse"
