@@ -176,7 +176,12 @@ _CALL_DETAIL = (
     Column("n_messages", Kind.INT, "Messages in the request."),
     Column("system_digest", Kind.TEXT, "Digest of the system prompt."),
     Column("tools_digest", Kind.TEXT, "Digest of the tool definitions."),
-    Column("message_digests", Kind.JSON, "Digest of each message.", unit="array"),
+    Column(
+        "message_digests",
+        Kind.JSON,
+        "Digest of each message, or {of, shared, tail}: what is added to another call's.",
+        unit="array",
+    ),
     Column("reply_digest", Kind.TEXT, "Digest of the reply as a message."),
     Column("claims", Kind.JSON, "Ids the harness claimed; never authority.", unit="object"),
     Column("retry_count", Kind.INT, "Retries that joined this call."),

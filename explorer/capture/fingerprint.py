@@ -32,12 +32,17 @@ def message_digest(message: Mapping[str, Any]) -> str:
     Arguments are compared as parsed JSON, text parts as their text; ids of tool calls,
     reasoning and null fields do not count.
     """
+    content = _text(message.get("content"))
+    if isinstance(content, str) and not message.get("tool_calls"):
+        # The usual message, in a form that no other can have.
+        data = f"{message.get('role')}\0{content}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(data, digest_size=_SIZE, person=b"text").hexdigest()
     calls = [
         [function.get("name"), _arguments(function.get("arguments"))]
         for call in _calls(message)
         if isinstance(call, Mapping) and isinstance(function := call.get("function"), Mapping)
     ]
-    return _digest([message.get("role"), _text(message.get("content")), calls])
+    return _digest([message.get("role"), content, calls])
 
 
 def _calls(message: Mapping[str, Any]) -> list[Any]:

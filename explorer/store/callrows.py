@@ -6,6 +6,7 @@ Must not know: how bodies are compressed (`bodies`) or how rows are written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -26,7 +27,7 @@ from explorer.records import (
     Note,
     RolloutId,
 )
-from explorer.store import jsontext
+from explorer.store import digests, jsontext
 from explorer.store.bodies import Packed
 from explorer.store.rows import CHECK, Row
 
@@ -34,7 +35,7 @@ from explorer.store.rows import CHECK, Row
 CALL_COLUMNS = columns.CALL.names[:-4]
 BODY_COLUMNS = columns.CALL.names[-4:]
 
-_TUPLES = {"constraints", "message_digests"}
+_TUPLES = {"constraints"}
 
 
 def _defaults() -> dict[str, Any]:
@@ -80,14 +81,19 @@ def encode_admission(admission: Admission) -> Row:
     return CHECK["call"](row)
 
 
-def encode_call(call: Call, packed: Packed) -> Row:
-    """Encode an ended call and its packed bodies as a `call` row."""
+def encode_call(call: Call, packed: Packed, message_digests: Any = None) -> Row:
+    """Encode an ended call and its packed bodies as a `call` row.
+
+    `message_digests` is what `digests.DigestMemory` made of the call's own.
+    """
     c = call
     detail: dict[str, Any] = {}
     for name, default in _DETAIL_DEFAULTS.items():
         value = getattr(c, name)
         if value != default:
             detail[name] = value
+    if message_digests:
+        detail["message_digests"] = message_digests
     if c.notes:
         detail["notes"] = [(note.code, note.detail) for note in c.notes]
     failure = None if c.failure_kind is None else c.failure_kind.value
@@ -107,9 +113,25 @@ def _array(blob: bytes | None, dtype: str) -> NDArray[Any] | None:
     return None if blob is None else np.frombuffer(blob, dtype=dtype)
 
 
-def decode_call(row: Row) -> Call:
-    """Decode the `CALL_COLUMNS` of an ended call."""
+def builds_on_another(row: Row) -> bool:
+    """Whether a row's message digests are told as a delta to another call's."""
+    return isinstance(jsontext.load(row[26]).get("message_digests"), dict)
+
+
+def decode_calls(found: Iterable[Row]) -> Iterator[Call]:
+    """Decode the ended calls of a rollout, in sequence order."""
+    known: dict[CallId, digests.Digests] = {}
+    for row in found:
+        call = decode_call(row, known)
+        known[call.call_id] = call.message_digests
+        yield call
+
+
+def decode_call(row: Row, known: Mapping[CallId, digests.Digests] | None = None) -> Call:
+    """Decode the `CALL_COLUMNS` of an ended call; `known` are the digests before it."""
     detail = jsontext.load(row[26])
+    if "message_digests" in detail:
+        detail["message_digests"] = digests.whole(detail["message_digests"], known or {})
     detail.pop("request_sha256", None)
     detail["notes"] = tuple(Note(code, text) for code, text in detail.get("notes", ()))
     for name in _TUPLES & detail.keys():

@@ -55,7 +55,7 @@ class StoreOptions:
     """
 
     min_free_bytes: int = 256 * 1024 * 1024
-    body_memory_bytes: int = 128 * 1024 * 1024
+    body_memory_bytes: int = 32 * 1024 * 1024
     admission_linger_s: float = 0.02
     group_interval_s: float = 0.004
     threads: int = 1

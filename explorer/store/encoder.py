@@ -18,6 +18,7 @@ from explorer.store import rows
 from explorer.store.bodies import BodyMemory
 from explorer.store.callrows import encode_admission, encode_call
 from explorer.store.database import Database
+from explorer.store.digests import DigestMemory
 from explorer.store.interface import JudgementRow
 from explorer.store.rows import Row
 from explorer.store.work import EndedCall, Record, Vocabulary, Work
@@ -36,6 +37,7 @@ class Encoder:
     def __init__(self, database: Database, body_memory_bytes: int) -> None:
         self._database = database
         self._bodies = BodyMemory(body_memory_bytes)
+        self._digests = DigestMemory()
         self._next_event: dict[str, int] = {}
         self._vocabularies: dict[str, set[int]] = {}
 
@@ -48,7 +50,8 @@ class Encoder:
         record = work.record
         if isinstance(record, EndedCall):
             packed = self._bodies.pack(record.call, record.bodies)
-            return [(columns.CALL, encode_call(record.call, packed))]
+            digests = self._digests.delta(record.call)
+            return [(columns.CALL, encode_call(record.call, packed, digests))]
         if isinstance(record, Admission):
             return [(columns.CALL, encode_admission(record))]
         if isinstance(record, RolloutEvent):
@@ -72,6 +75,7 @@ class Encoder:
         """
         if isinstance(work.record, EndedCall):
             self._bodies.forget(work.record.call.call_id)
+            self._digests.forget(work.record.call.call_id)
         elif isinstance(work.record, Rollout):
             self._next_event.pop(work.record.rollout_id, None)
         elif isinstance(work.record, Vocabulary):

@@ -32,7 +32,13 @@ from explorer.records import (
     VocabularyEntry,
 )
 from explorer.store import bodies, rows
-from explorer.store.callrows import CALL_COLUMNS, decode_admission, decode_call
+from explorer.store.callrows import (
+    CALL_COLUMNS,
+    builds_on_another,
+    decode_admission,
+    decode_call,
+    decode_calls,
+)
 from explorer.store.database import Database, select_list
 from explorer.store.interface import QuarantinedRow, RolloutState, RolloutStatus
 
@@ -174,7 +180,9 @@ class Reader:
             event_rows = cursor.execute(_SQL["events"], [rollout_id]).fetchall()
             call_rows = cursor.execute(_SQL["calls"], [rollout_id]).fetchall()
             certificate = _certificate(cursor, rollout.certificate_id)
-            calls = _decode_all(decode_call, (row for row in call_rows if row[1]))
+            calls = _decode(
+                lambda ended: tuple(decode_calls(ended)), [row for row in call_rows if row[1]]
+            )
             named = sorted({call.certificate_id for call in calls if call.certificate_id})
             certificates = [_certificate(cursor, each) for each in named]
         events = _decode_all(rows.decode_event, event_rows)
@@ -202,7 +210,13 @@ class Reader:
     def call(self, call_id: CallId) -> Call | None:
         """Return one ended call; None when unknown, still open, or deleted."""
         found = self._all("call", call_id)
-        return _decode(decode_call, found[0]) if found else None
+        if not found:
+            return None
+        if builds_on_another(found[0]):
+            record = self.record(RolloutId(found[0][2]))
+            calls = record.calls if record is not None else ()
+            return next((call for call in calls if call.call_id == call_id), None)
+        return _decode(decode_call, found[0])
 
     def lost_admissions(self) -> tuple[Admission, ...]:
         """Return the admissions that have no ended row."""
