@@ -50,6 +50,7 @@ class Certifier:
         self._now_us = now_us
         self._default_model = model
         self._doubt = True
+        self._troubles = 0
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.latest: Certificate | None = None
@@ -87,6 +88,7 @@ class Certifier:
                 self.trouble()
 
     async def _probe(self) -> None:
+        before = self._troubles
         certificate = await certify(self._engine, self._now_us())
         self.latest = certificate
         for failure in certificate.failures:
@@ -95,7 +97,10 @@ class Certifier:
             self.trouble()
             return
         await self._keep(certificate)
-        self._doubt = False
+        # Trouble that came while the questions were asked: they may have met two engines.
+        self._doubt = self._troubles != before
+        if self._doubt:
+            self._again()
 
     def _again(self) -> None:
         if self._task is None or self._task.done():
@@ -147,6 +152,7 @@ class Certifier:
     def trouble(self) -> None:
         """The engine may be another one when it answers next; from any thread."""
         self._doubt = True
+        self._troubles += 1
         if self._loop is not None:
             # Large replies are read in a worker thread, which has no loop of its own.
             self._loop.call_soon_threadsafe(self._again)

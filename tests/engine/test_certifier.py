@@ -107,3 +107,34 @@ def test_a_silent_restart_in_another_mode_is_found_by_asking_again() -> None:
     assert seen[0] == seen[1] != NOT_CERTIFIED
     assert seen[2] == "raw"
     assert kept == 2
+
+
+def test_trouble_in_the_middle_of_a_probe_is_not_forgotten_when_it_ends() -> None:
+    async def work() -> tuple[str, str, int]:
+        probes: list[Certificate] = []
+
+        async def keep(certificate: Certificate) -> None:
+            probes.append(certificate)
+            if len(probes) == 1:
+                certifier.trouble()
+
+        engine = TinyEngine(MODEL)
+        await engine.start()
+        certifier = Certifier(engine, keep, lambda: len(probes), None)
+        try:
+            await certifier.start()
+            at_once = certifier.certificate(None, None)
+            for _ in range(400):
+                later = certifier.certificate(None, None)
+                if later != NOT_CERTIFIED:
+                    break
+                await asyncio.sleep(0.05)
+            return at_once, later, len(probes)
+        finally:
+            await certifier.stop()
+            await engine.stop()
+
+    at_once, later, probes = asyncio.run(work())
+    assert at_once == NOT_CERTIFIED
+    assert later != NOT_CERTIFIED
+    assert probes == 2
