@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Live:
         response = httpx.request(
             method,
             self.url + path,
-            content=None if body is None else orjson.dumps(body),
+            content=None if body is None else json.dumps(body).encode(),
             headers={"authorization": f"Bearer {self.token}"},
             timeout=30,
         )

@@ -353,7 +353,9 @@ def _compare_counts(
 ) -> None:
     told = usage["completion"]
     if completion_ids is not None:
-        if told is not None and told != completion_ids.size:
+        if told is None:
+            notes.append(Note("usage_missing", "the engine did not say how many it sampled"))
+        elif told != completion_ids.size:
             notes.append(Note("token_count_mismatch", f"{completion_ids.size} != {told}"))
         if logprobs is not None and logprobs.size != completion_ids.size:
             notes.append(

@@ -61,6 +61,7 @@ _NOTE_AS_IS = frozenset(
         "invalid_token_id",
         "logprob_misalign",
         "several_choices",
+        "usage_missing",
         "exceeds_max_tokens",
         "duplicate_tool_call_id",
         "arguments_not_string",

@@ -118,6 +118,13 @@ _TABLE = (
         _M.COUNT_MISMATCH,
     ),
     FindingSpec(
+        "usage_missing",
+        _F,
+        "The engine did not count the sampled tokens, so a lost one could not be told.",
+        _EXCLUDE,
+        _M.COUNT_MISMATCH,
+    ),
+    FindingSpec(
         "several_choices",
         _F,
         "The reply has more than one choice, though one was asked for.",

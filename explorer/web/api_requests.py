@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from explorer.capture.ids import is_id
 from explorer.errors import InvalidValue, NotFound
@@ -30,6 +30,7 @@ from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
 
 _TEXT_LIMIT = 200
 _METADATA_LIMIT = 64 * 1024
+_DEPTH_LIMIT = 32
 # A rollout may fix these; the others would change what training sees.
 _SAMPLING = {"temperature", "seed", "max_tokens", "max_completion_tokens"}
 
@@ -77,22 +78,41 @@ def read_object(raw: bytes) -> dict[str, Any]:
         raise InvalidValue(f"the body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidValue("the body must be a JSON object")
-    bad = _not_finite(value, "$")
-    if bad is not None:
-        raise InvalidValue(f"{bad} is not a finite number", path=bad)
+    _check_value(value, "$", 0)
     return value
 
 
-def _not_finite(value: Any, path: str) -> str | None:
+def _check_value(value: Any, path: str, depth: int) -> None:
+    """Refuses what could be stored and never be shown again."""
+
+    def refuse(why: str) -> NoReturn:
+        shown = path.encode("utf-8", "backslashreplace").decode()
+        raise InvalidValue(f"{shown} {why}", path=shown)
+
+    if depth > _DEPTH_LIMIT:
+        refuse(f"is nested deeper than {_DEPTH_LIMIT} levels")
     if isinstance(value, float) and not math.isfinite(value):
-        return path
+        refuse("is not a finite number")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        refuse("is a whole number beyond 64 bits")
+    if isinstance(value, str) and _lone_surrogate(value):
+        refuse("holds a lone surrogate, which is no character")
     if isinstance(value, dict):
-        pairs = [(f"{path}.{key}", item) for key, item in value.items()]
+        for key, item in value.items():
+            if _lone_surrogate(key):
+                refuse("has a name with a lone surrogate, which is no character")
+            _check_value(item, f"{path}.{key}", depth + 1)
     elif isinstance(value, list):
-        pairs = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
-    else:
-        return None
-    return next((bad for name, item in pairs if (bad := _not_finite(item, name))), None)
+        for index, item in enumerate(value):
+            _check_value(item, f"{path}[{index}]", depth + 1)
+
+
+def _lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _only(body: Mapping[str, Any], allowed: set[str]) -> None:
@@ -112,6 +132,17 @@ def _text(body: Mapping[str, Any], key: str) -> str | None:
     if any(ord(letter) < 32 or 0xD800 <= ord(letter) <= 0xDFFF for letter in value):
         raise InvalidValue(f"`{key}` must not hold control characters or lone surrogates")
     return value
+
+
+def _run_name(body: Mapping[str, Any]) -> str:
+    """A run's name is part of its page's address, and must be reachable there."""
+    name = _text(body, "run") or "default"
+    if name in (".", "..") or name.endswith(".json") or "/" in name or "\\" in name:
+        raise InvalidValue(
+            "`run` is part of an address: it must not be . or .., end in .json or hold a slash",
+            path="$.run",
+        )
+    return name
 
 
 def _flag(body: Mapping[str, Any], key: str) -> bool | None:
@@ -160,7 +191,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         rollout_id=RolloutId(""),
         created_us=0,
         key_hash=KeyHash(""),
-        run=_text(body, "run") or "default",
+        run=_run_name(body),
         task=_text(body, "task"),
         group=_text(body, "group"),
         attempt=attempt,
@@ -290,7 +321,11 @@ def read_target(raw: bytes) -> Path:
     target = body.get("target")
     if not isinstance(target, str) or "\0" in target or not Path(target).is_absolute():
         raise InvalidValue("`target` must be an absolute path", path="$.target")
-    if Path(target).exists() or not Path(target).parent.is_dir():
+    try:
+        fits = Path(target).parent.is_dir() and not Path(target).exists()
+    except OSError:  # a name that the file system does not take
+        fits = False
+    if not fits:
         raise InvalidValue(
             "`target` must be a new file in a folder that exists", path="$.target"
         )

@@ -300,3 +300,11 @@ def test_an_empty_finish_reason_is_none(finish: str | None) -> None:
     parsed = parse({"finish_reason": finish})
     assert parsed.finish_reason is None
     assert "finish_missing" in codes(parsed)
+
+
+def test_an_engine_that_does_not_count_is_noted() -> None:
+    counted = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    choice = {"token_ids": [5], "logprobs": {"content": [entry(-0.1)]}}
+    assert "usage_missing" not in codes(parse(choice, prompt_token_ids=[1], usage=counted))
+    for usage in (None, {}, {"completion_tokens": None}, {"completion_tokens": "1"}):
+        assert "usage_missing" in codes(parse(choice, prompt_token_ids=[1], usage=usage))

@@ -97,6 +97,7 @@ WHOLE: list[tuple[str, dict[str, Any], MaskReason]] = [
     ("constrained", {"constraints": ("tool_choice",)}, R.CONSTRAINED),
     ("greedy", {"greedy": True}, R.GREEDY),
     ("crossed", {"weight_version_end": 8}, R.VERSION_CROSSED),
+    ("no usage", {"notes": (Note("usage_missing"),)}, R.COUNT_MISMATCH),
     ("several choices", {"notes": (Note("several_choices"),)}, R.COUNT_MISMATCH),
     ("no finish", {"finish_reason": ""}, R.ABORTED),
     ("cancelled", {"finish_reason": "cancelled"}, R.ABORTED),

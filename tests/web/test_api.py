@@ -87,12 +87,44 @@ def test_every_field_of_a_new_rollout_is_optional(live: Live) -> None:
         ({"metadata": {"x": "y" * 70_000}}, "`metadata`"),
         ({"budgets": {"calls": 3}}, "not enforced"),
         ({"run": "a\nb"}, "control characters"),
+        ({"run": ".."}, "part of an address"),
+        ({"run": "a/b"}, "part of an address"),
+        ({"run": "a.json"}, "part of an address"),
+        ({"sampling": {"seed": 2**64}}, "beyond 64 bits"),
+        ({"metadata": {"x": 10**400}}, "beyond 64 bits"),
     ],
 )
 def test_wrong_fields_are_named(live: Live, body: dict[str, Any], words: str) -> None:
     error = live.api("POST", "/api/v1/rollouts", body, status=422)["error"]
     assert error["code"] == "invalid_value"
     assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b'{"metadata": {"a": ["\\ud800"]}}', "$.metadata.a[0]"),
+        (b'{"metadata": {"\\ud800": 1}}', "$.metadata"),
+        (b'{"metadata": {"a": ' + b"[" * 40 + b"]" * 40 + b"}}", "$.metadata.a"),
+    ],
+)
+def test_what_could_never_be_shown_is_refused_before_it_is_stored(
+    live: Live, raw: bytes, path: str
+) -> None:
+    response = httpx.post(
+        live.url + "/api/v1/rollouts",
+        content=raw,
+        headers={"authorization": f"Bearer {live.token}"},
+    )
+    assert response.status_code == 422
+    assert response.json()["error"]["details"]["path"].startswith(path)
+
+
+@pytest.mark.parametrize(
+    "target", ["relative", "/" + "x" * 5000, "/nowhere/at/all", 5, "/a\0b"]
+)
+def test_a_backup_target_that_cannot_be_is_refused(live: Live, target: Any) -> None:
+    live.api("POST", "/api/v1/backup", {"target": target}, status=422)
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b"\xff", b"[" * 100_000])
@@ -112,6 +144,7 @@ def test_a_body_that_is_no_object_is_refused(live: Live, raw: bytes) -> None:
         (b'{"reward": 1.0, "rewards": {"parts": [0.5, NaN]}}', "$.rewards.parts[1]"),
         (b'{"reward": Infinity}', "$.reward"),
         (b'{"reward": "1"}', "$.reward"),
+        (b'{"reward": 1' + b"0" * 400 + b"}", "$.reward"),
         (b"{}", "$.reward"),
     ],
 )
