@@ -167,7 +167,7 @@ class Draft:
             "usage_completion": parsed.usage.get("completion"),
             "usage_cached": parsed.usage.get("cached"),
             "usage_reasoning": parsed.usage.get("reasoning"),
-            "notes": parsed.notes,
+            "notes": (*reply.notes, *parsed.notes),
             "preview": _preview(text, parsed.message),
             "failure_kind": parsed.failure,
             "failure_detail": parsed.failure_detail,

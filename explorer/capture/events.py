@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from explorer.engine.protocol import EngineReply, EngineRequest
+from explorer.errors import EngineMalformed, EngineTimeout, UpstreamFailed
 from explorer.records import Admission, Body, Call, FailureKind
 
 
@@ -38,6 +39,16 @@ class EngineBroke:
     time_us: int
     kind: FailureKind
     detail: str
+
+
+def broke(time_us: int, error: UpstreamFailed) -> EngineBroke:
+    """How the engine client's `error` ends a call."""
+    kind = FailureKind.UPSTREAM_UNREACHABLE
+    if isinstance(error, EngineTimeout):
+        kind = FailureKind.UPSTREAM_TIMEOUT
+    elif isinstance(error, EngineMalformed):
+        kind = FailureKind.UPSTREAM_MALFORMED
+    return EngineBroke(time_us, kind, error.message)
 
 
 @dataclass(frozen=True, slots=True)

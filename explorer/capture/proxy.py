@@ -28,7 +28,6 @@ from explorer.capture.sampling import SamplingPlan
 from explorer.engine.protocol import Engine, EngineRequest, TokenPiece
 from explorer.errors import (
     CapacityReached,
-    EngineTimeout,
     ExplorerError,
     NotFound,
     StoreFailed,
@@ -121,6 +120,7 @@ class CaptureProxy:
         self._view = view
         self._learner = learner
         self._drivers: set[_Driver] = set()
+        self._taken = 0
         self._idle = asyncio.Event()
         self._stopping = False
 
@@ -158,19 +158,24 @@ class CaptureProxy:
         live = await self._desk.find(capture_keys(scope))
         if self._stopping:
             raise CapacityReached("the server is stopping; try again")
-        if len(self._drivers) >= self._options.max_in_flight:
+        # Counted from here on: bodies that are still being read take memory, too.
+        if self._taken >= self._options.max_in_flight:
             raise CapacityReached(
                 f"{self._options.max_in_flight} calls are in flight already "
                 "(ROLLOUT_EXPLORER_MAX_IN_FLIGHT); try again",
                 retry_after_s=1,
             )
-        raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
-        driver = _Driver(self, live, receive, send)
-        self._drivers.add(driver)
+        self._taken += 1
+        driver: _Driver | None = None
         try:
+            raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
+            driver = _Driver(self, live, receive, send)
+            self._drivers.add(driver)
             await driver.run(raw, keepable_headers(scope["headers"]))
         finally:
-            self._drivers.discard(driver)
+            self._taken -= 1
+            if driver is not None:
+                self._drivers.discard(driver)
             if not self._drivers:
                 self._idle.set()
 
@@ -321,11 +326,11 @@ class _Driver:
     async def _ask(self, request: EngineRequest) -> None:
         try:
             reply = await self._proxy._engine.generate(request)
-        except EngineTimeout as error:
-            self.push(ev.EngineBroke(now_us(), FailureKind.UPSTREAM_TIMEOUT, error.message))
         except UpstreamFailed as error:
-            self._proxy._view.trouble()
-            self.push(ev.EngineBroke(now_us(), FailureKind.UPSTREAM_UNREACHABLE, error.message))
+            broke = ev.broke(now_us(), error)
+            if broke.kind is FailureKind.UPSTREAM_UNREACHABLE:
+                self._proxy._view.trouble()
+            self.push(broke)
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
             self.push(
                 ev.EngineBroke(

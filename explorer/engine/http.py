@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from explorer.engine.httpbody import DEFAULT_REPLY_LIMIT, read_reply
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import loads
 from explorer.engine.replyfacts import error_message, scalar_text
@@ -68,6 +69,8 @@ class HttpEngine:
     """
 
     kind = "http"
+    # Most bytes that one reply may take.
+    reply_limit = DEFAULT_REPLY_LIMIT
 
     def __init__(
         self,
@@ -141,6 +144,7 @@ class HttpEngine:
         Raises:
             EngineUnavailable: no connection, or it broke before the reply was whole.
             EngineTimeout: no whole reply within ``timeout_s``.
+            EngineMalformed: a reply over the limit; its connection is closed.
         """
         data = request.raw if request.raw is not None else orjson.dumps(request.body)
         try:
@@ -152,9 +156,11 @@ class HttpEngine:
                     "X-Request-Id": request.request_id,
                 },
                 timeout=self._timeout(request.timeout_s),
+                auto_decompress=False,
             ) as response:
-                body = await response.read()
-                return EngineReply(response.status, clean_headers(response.headers), body)
+                body, notes = await read_reply(response, self.reply_limit)
+                headers = clean_headers(response.headers)
+                return EngineReply(response.status, headers, body, notes)
         except TimeoutError as error:
             raise EngineTimeout(
                 f"the engine at {self.base} gave no whole reply within {request.timeout_s:g} s"
@@ -205,11 +211,18 @@ class HttpEngine:
                 data=None if body is None else orjson.dumps(body),
                 headers={"Content-Type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=30, sock_connect=self._connect_s),
+                auto_decompress=False,
             ) as response:
                 if response.status != 200:
                     return None
-                return loads(await response.read())
-        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError):
+                return loads((await read_reply(response, self.reply_limit))[0])
+        except (
+            aiohttp.ClientError,
+            EngineMalformed,
+            TimeoutError,
+            ValueError,
+            RecursionError,
+        ):
             return None
 
     async def facts(self) -> EngineFacts:

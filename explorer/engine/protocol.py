@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from explorer.records import Note
+
 # Ids of questions that a probe asks begin so; a scripted engine spends no reply on them.
 PROBE_ID = "probe-"
 
@@ -34,11 +36,15 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineReply:
-    """Exactly what the engine answered; 4xx and 5xx are replies, not exceptions."""
+    """Exactly what the engine answered; 4xx and 5xx are replies, not exceptions.
+
+    `notes` say what was odd about how the body travelled.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

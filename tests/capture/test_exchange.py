@@ -13,6 +13,7 @@ from explorer.capture import events as ev
 from explorer.capture.exchange import Exchange, State
 from explorer.capture.lineage import Lineage
 from explorer.engine.protocol import EngineReply
+from explorer.errors import EngineMalformed, EngineTimeout, EngineUnavailable
 from explorer.records import NOT_CERTIFIED, BodyKind, CallStatus, CaptureLevel, FailureKind
 from explorer.wire import chat, sse
 from tests.capture.playbook import (
@@ -518,3 +519,13 @@ def test_a_fault_of_our_own_ends_the_call_recorded_and_answered() -> None:
     assert commit.call.failure_kind is FailureKind.UPSTREAM_MALFORMED
     assert commit.bodies[-1].data == reply.reply.body
     assert reply_of(exchange.handle(ev.Stored(TIME)))[0] == 502
+
+
+def test_sse_10_how_an_engine_broke_is_named() -> None:
+    kinds = {
+        EngineMalformed: FailureKind.UPSTREAM_MALFORMED,
+        EngineTimeout: FailureKind.UPSTREAM_TIMEOUT,
+        EngineUnavailable: FailureKind.UPSTREAM_UNREACHABLE,
+    }
+    for error, kind in kinds.items():
+        assert ev.broke(5, error("why")) == ev.EngineBroke(5, kind, "why")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import re
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 import uvicorn
 
 from explorer.engine.http import HttpEngine, clean_headers
-from explorer.engine.protocol import EngineRequest
+from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.reply import parse_reply
 from explorer.engine.vllm import CAPTURE_FLAGS, LocalVllm
 from explorer.engine.vocabulary import from_transformers, learn
@@ -281,6 +284,60 @@ def test_sse_16_hop_by_hop_headers_are_dropped_and_the_rest_is_single() -> None:
         "X-Kept": "1",
     }
     assert clean_headers(headers) == (("x-kept", "1"),)
+
+
+Answers = list[tuple[str, bytes]]
+
+
+async def answered(answers: Answers, **changes: Any) -> list[EngineReply]:
+    """The replies of an engine whose answers have these content-encodings and bytes."""
+    left = iter(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"accept-encoding: identity" in head.lower()
+        size = re.search(rb"content-length: (\d+)", head.lower())
+        assert size is not None
+        await reader.readexactly(int(size[1]))
+        encoding, body = next(left)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-encoding: %s\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%s" % (encoding.encode(), len(body), body)
+        )
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engine = HttpEngine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    for name, value in changes.items():
+        setattr(engine, name, value)
+    await engine.start()
+    try:
+        return [await engine.generate(request("m")) for _ in answers]
+    finally:
+        await engine.stop()
+        server.close()
+
+
+def test_enc_01_a_content_encoding_that_is_not_true_is_noted() -> None:
+    plain = b'{"choices":[]}'
+    lies = [(name, plain) for name in ("gzip", "deflate", "br", "zstd", "nonsense")]
+    for reply in asyncio.run(answered(lies)):
+        assert reply.body == plain
+        assert "content-encoding" not in dict(reply.headers)
+        assert [note.code for note in reply.notes] == ["content_encoding_untrue"]
+    true = [("gzip", gzip.compress(plain)), ("deflate", zlib.compress(plain)), ("", plain)]
+    for reply in asyncio.run(answered(true)):
+        assert (reply.body, reply.notes) == (plain, ())
+
+
+@pytest.mark.parametrize(
+    "answer", [("identity", b"x" * 1001), ("gzip", gzip.compress(b" " * 1001))]
+)
+def test_sse_10_a_reply_without_end_is_cut_at_the_named_limit(
+    answer: tuple[str, bytes],
+) -> None:
+    with pytest.raises(EngineMalformed, match="1000 bytes"):
+        asyncio.run(answered([answer], reply_limit=1000))
 
 
 def test_vllm_is_started_with_the_flags_that_capture_needs(
