@@ -33,7 +33,10 @@ class Message:
     reasoning: str = said("Reasoning text, cut, when the reply has some.")
     tool_calls: tuple[ToolCall, ...] = said("Tool calls.")
     cut_chars: int = said("Characters left out; the call's request has them.")
-    note: str = said("How it differs from the reply that it repeats, empty when it does not.")
+    note: str = said(
+        "How it differs from the reply that it repeats, or that it is a tool result which "
+        "names no call; else empty."
+    )
 
 
 @dataclass(frozen=True, slots=True)

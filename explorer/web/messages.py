@@ -15,6 +15,7 @@ from explorer.web.pretty import PARSE_BYTES, Pairs, dumps, loads, safe_text
 
 MESSAGE_CHARS = 3_000
 LINE_CHARS = 140
+UNPAIRED = "unpaired result"
 
 
 def asked_messages(call: Call, bodies: dict[BodyKind, Body]) -> list[Any] | None:
@@ -75,6 +76,9 @@ def message_of(item: Any, note: str = "") -> Message:
             tools.append(ToolCall(safe_text(str(function.get("name", ""))), shown))
     name = item.get("name") or item.get("tool_call_id") or ""
     role = item.get("role")
+    if role == "tool" and not item.get("tool_call_id"):
+        # By its place or name it could only be guessed which call it answers.
+        note = note or UNPAIRED
     return Message(
         role=safe_text(role) if isinstance(role, str) else words.UNKNOWN,
         name=safe_text(str(name))[:80],

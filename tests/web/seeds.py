@@ -110,7 +110,7 @@ class Maker:
         completion = encode(reply + "<|end|>")
         logprobs = self.logprobs(len(completion))
         messages = [*(self.messages[parent] if parent else [])]
-        messages += [{"role": role, "content": words} for role, words in said]
+        messages += [said_message(role, words) for role, words in said]
         previous = next((c for c in self.calls if c.call_id == parent), None)
         start = START_US + number * 3_000_000
         call = Call(
@@ -224,6 +224,12 @@ def answer_message(reply: str) -> dict[str, Any]:
         "reasoning_content": "I should look first.",
         "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
     }
+
+
+def said_message(role: str, words: str) -> dict[str, Any]:
+    """A new message; a tool result names the call it answers."""
+    message = {"role": role, "content": words}
+    return message | {"tool_call_id": "call_1"} if role == "tool" else message
 
 
 def prose(maker: Maker, sentences: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.web.conftest import Site
 from tests.web.parsing import read
-from tests.web.seeds import FIRST, TOOL_OUTPUT, Maker, maker, write
+from tests.web.seeds import FIRST, TOOL_OUTPUT, Maker, maker, said_message, write
 from tests.web.serving import serving
 
 
@@ -98,7 +98,7 @@ def test_after_a_break_everything_is_shown_and_the_cause_is_said(tmp_path: Path)
     one = made.call("look", said=FIRST)
     made.call("done", said=(*FIRST, ("assistant", "…"), ("tool", TOOL_OUTPUT)))
     echoed = {**made.messages[one][-1], "reasoning_content": None}
-    rendered = [*made.messages[one][:-1], echoed, {"role": "tool", "content": TOOL_OUTPUT}]
+    rendered = [*made.messages[one][:-1], echoed, said_message("tool", TOOL_OUTPUT)]
     made.rebody(1, rendered)
     turns, twin, page = shown(made, tmp_path)
     assert twin["broke"]["kind"] == "break"
@@ -124,3 +124,45 @@ def test_too_many_new_messages_are_folded_and_counted(tmp_path: Path) -> None:
     assert turns[1]["earlier"] == 18
     assert len(turns[1]["messages"]) == 11
     assert "18 earlier messages as sent, 15 of them new" in page
+
+
+def asked_with(
+    messages: list[dict[str, Any]], folder: Path
+) -> tuple[list[dict[str, Any]], str]:
+    """The messages shown of one call that was asked with `messages`, and the page's text."""
+    made = maker("asked")
+    made.call("done", said=FIRST)
+    made.rebody(0, messages)
+    turns, _, page = shown(made, folder)
+    return turns[0]["messages"], page
+
+
+def tool_call(name: str, call_id: str, arguments: str = '{"q": 1}') -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def test_tool_08_empty_arguments_are_said_and_stay_empty(tmp_path: Path) -> None:
+    calls = [tool_call("now", "c1", "")]
+    asked = [{"role": "assistant", "content": None, "tool_calls": calls}]
+    messages, page = asked_with(asked, tmp_path)
+    assert messages[0]["tool_calls"] == [{"name": "now", "arguments": ""}]
+    assert "no arguments" in page
+
+
+def test_tool_09_results_without_an_id_are_not_paired_by_a_guess(tmp_path: Path) -> None:
+    calls = [tool_call("look", "c1"), tool_call("look", "c2")]
+    asked: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": "first"},
+        {"role": "tool", "content": "second", "name": "look"},
+        {"role": "tool", "content": "third", "tool_call_id": "c2"},
+    ]
+    messages, page = asked_with(asked, tmp_path)
+    told = [(m["name"], m["text"], m["note"]) for m in messages if m["role"] == "tool"]
+    assert told == [
+        ("", "first", "unpaired result"),
+        ("look", "second", "unpaired result"),
+        ("c2", "third", ""),
+    ]
+    assert page.count("unpaired result") == 2
