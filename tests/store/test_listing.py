@@ -168,7 +168,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBStore]:
     store.close_now()
 
 
-def test_listing_ten_thousand_rollouts_of_fifty_calls(big: DuckDBStore) -> None:
+def test_ui_01_listing_ten_thousand_rollouts_of_fifty_calls(big: DuckDBStore) -> None:
     middle = big.list_rollouts(RolloutQuery(limit=50)).next_cursor
     queries = {
         "created": RolloutQuery(cursor=middle),

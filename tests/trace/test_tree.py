@@ -226,6 +226,27 @@ def test_mask_04_system_prompt_that_grew() -> None:
     assert (broke.cause, broke.offset) == (BreakCause.SYSTEM_CHANGED, 60)
 
 
+def test_clk_02_no_clock_decides_order_or_parents() -> None:
+    first, second = two_turns()
+    other = make_call("c", 3, [1, 2, 3, 4, 9], [6], parent=first)
+    calls = [first, second, other]
+    expected = build_tree(calls).nodes
+    for stamps in itertools.permutations((5_000_000, 9_000_000, -1)):
+        stamped = [
+            replace(call, started_us=at, ended_us=at - 4_000_000)
+            for call, at in zip(calls, stamps, strict=True)
+        ]
+        assert build_tree(stamped).nodes == expected
+
+
+def test_mask_06_how_a_message_is_spelled_decides_nothing_about_tokens() -> None:
+    # The digests differ as arguments sent as an object and as a string would.
+    one = make_call("a", 1, [1, 2], [3, 4], message_digests=("u",), reply_digest="object")
+    two = make_call("b", 2, [1, 2, 3, 4, 5], [6], message_digests=("u", "string", "t"))
+    node = build_tree([one, two]).nodes[CallId("b")]
+    assert (node.parent_id, node.break_) == ("a", None)
+
+
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 50),

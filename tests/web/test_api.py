@@ -425,6 +425,27 @@ def test_a_certified_rollout_gives_its_trace(certified: Live) -> None:
         assert len(detail["top_logprobs"]) == len(turn["completion_token_ids"])
 
 
+def test_cd_01_no_name_of_a_rollout_reaches_the_headers_of_a_download(live: Live) -> None:
+    title = 'é"; filename=evil.html\r\nX-A: 1'
+    for name in ("run", "task", "group"):
+        live.api("POST", "/api/v1/rollouts", {name: title}, status=422)
+    plain = title.replace("\r\n", " ")
+    rollout, key = live.create(run=plain, task=plain, group=plain, metadata={"title": title})
+    live.chat(key)
+    response = httpx.get(
+        f"{live.url}/api/v1/rollouts/{rollout}/capture-audit",
+        headers={"authorization": f"Bearer {live.token}"},
+    )
+    assert response.status_code == 200
+    assert response.headers["content-disposition"] == (
+        f'attachment; filename="{rollout}.capture-audit.json"'
+    )
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "x-a" not in response.headers
+    assert response.json()["rollout"]["run"] == plain
+
+
 def test_the_same_logprobs_as_the_engines_own_bytes(certified: Live) -> None:
     rollout, _ = rollout_with_calls(certified)
     trace = certified.api("GET", f"/api/v1/rollouts/{rollout}/training-trace")
