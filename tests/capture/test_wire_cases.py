@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import socket
 import time
@@ -181,3 +182,32 @@ def test_lp_05_a_call_keeps_the_sampling_that_was_really_sent(live: Live) -> Non
     assert record.calls[0].certificate_id == certificate.certificate_id
     # The engine never said what its logprobs are, so nothing calls them processed.
     assert certificate.logprob_kind is LogprobKind.UNKNOWN
+
+
+def test_size_01_thirty_megabytes_are_taken_by_default(live: Live) -> None:
+    rollout, key = live.create()
+    raw = orjson.dumps({"messages": [said("x" * 30_000_000), said("slow please")]})
+    assert live.chat(key, raw=raw).status_code == 200
+    (call,) = live.calls(rollout)
+    assert live.store.bodies(call["call_id"])[0].data == raw
+
+
+def test_tok_18_a_set_up_without_ids_is_said_before_the_first_rollout(tmp_path: Any) -> None:
+    script = [{"when": {"contains": ""}, "text": "ok", "fault": "no_ids"}]
+    with serving(ScriptedEngine(script), tmp_path / "s.duckdb") as without:
+        shown = without.api("GET", "/api/v1/engine")
+        assert shown["passing"] is False
+        assert shown["certificate"]["capture_level"] == "logprobs"
+        reasons = shown["certificate"]["failures"]
+        for path in ("/", "/engine"):
+            page = html.unescape(httpx.get(without.url + path).text)
+            assert all(reason in page for reason in reasons)
+            assert "Not certified, so its calls do not count as trainable." in page
+
+
+def test_sse_16_headers_of_the_engine_stay_behind_and_ours_are_single(live: Live) -> None:
+    _, key = live.create()
+    for stream in (False, True):
+        names = [name for name, _ in live.chat(key, stream=stream).headers.multi_items()]
+        assert sorted(names) == sorted(set(names))
+        assert "connection" not in names

@@ -183,10 +183,11 @@ def test_tool_04_duplicate_tool_call_ids_are_noted() -> None:
     calls = [
         {"id": "x", "function": {"name": "a", "arguments": "{}"}},
         {"id": "x", "function": {"name": "b", "arguments": "{}"}},
+        {"id": "", "function": {"name": "c", "arguments": "{}"}},
     ]
     parsed = parse({"message": MESSAGE | {"tool_calls": calls}})
     assert "duplicate_tool_call_id" in codes(parsed)
-    assert len(parsed.message["tool_calls"]) == 2
+    assert parsed.message["tool_calls"] == calls
 
 
 def test_tool_06_arguments_that_are_no_string_are_kept_and_noted() -> None:

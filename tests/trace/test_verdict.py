@@ -221,6 +221,13 @@ def test_mask_02_both_branches_keep_their_valid_rows() -> None:
     assert judgement.masks[CallId("t2")].bits().tolist() == [0, 0, 0, 0, 0, 1]
 
 
+def test_tool_07_a_turn_whose_echo_the_engine_refuses_stays_trainable() -> None:
+    judgement = judge(record(make_call("a", 1, [1, 2], [3, 4]), failed_call("b", 2)))
+    assert judgement.trainable
+    assert judgement.masks[CallId("a")].bits().tolist() == [0, 0, 1, 1]
+    assert judgement.supervised_tokens == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "call_id", "fields", "ignored"),
     [
