@@ -48,15 +48,23 @@ async def read_reply(
 
 
 def _inflated(raw: bytes, limit_bytes: int) -> bytes | None:
-    """`raw` undone, None when it is not whole compressed data."""
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        data = inflater.decompress(raw, limit_bytes + 1)
-    except zlib.error:
-        return None
-    if len(data) > limit_bytes:
-        raise _too_large(limit_bytes)
-    return data if inflater.eof else None
+    """`raw` undone, None when it is not whole compressed data to its last byte."""
+    parts: list[bytes] = []
+    left = limit_bytes
+    while raw:  # gzip data may stand one after the other
+        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        try:
+            part = inflater.decompress(raw, left + 1)
+        except zlib.error:
+            return None
+        left -= len(part)
+        if left < 0:
+            raise _too_large(limit_bytes)
+        if not inflater.eof:
+            return None
+        parts.append(part)
+        raw = inflater.unused_data
+    return b"".join(parts)
 
 
 def _too_large(limit_bytes: int) -> EngineMalformed:

@@ -330,6 +330,16 @@ def test_enc_01_a_content_encoding_that_is_not_true_is_noted() -> None:
         assert (reply.body, reply.notes) == (plain, ())
 
 
+def test_enc_01_no_byte_of_an_encoded_reply_is_dropped() -> None:
+    two = gzip.compress(b'{"choices":') + gzip.compress(b"[]}")
+    trailing = gzip.compress(b'{"choices":[]}') + b"more"
+    cut = gzip.compress(b'{"choices":[]}')[:-4]
+    whole, *odd = asyncio.run(answered([("gzip", body) for body in (two, trailing, cut)]))
+    assert (whole.body, whole.notes) == (b'{"choices":[]}', ())
+    assert [reply.body for reply in odd] == [trailing, cut]
+    assert {note.code for reply in odd for note in reply.notes} == {"content_encoding_untrue"}
+
+
 @pytest.mark.parametrize(
     "answer", [("identity", b"x" * 1001), ("gzip", gzip.compress(b" " * 1001))]
 )

@@ -19,7 +19,7 @@ from tests.trace.build import make_call, override, record, two_turns
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("openenv") is None,
-    reason="openenv is not installed: pip install openenv==0.10.0 to run these",
+    reason="openenv is not installed: `make test-consumers` runs these",
 )
 
 
