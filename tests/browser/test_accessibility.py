@@ -66,6 +66,15 @@ def test_no_page_is_wider_than_a_narrow_window(site: Watched) -> None:
     assert wide == []
 
 
+def test_a_long_verdict_is_read_whole_in_a_narrow_window(site: Watched) -> None:
+    page = site.visit("/rollouts/{refused}/conversation", size=NARROW)
+    sentence = "Not trainable: No passing certificate says what this engine's logprobs are."
+    page.locator(".verdict .clip").evaluate("(e, text) => { e.textContent = text; }", sentence)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    clip = page.locator(".verdict .clip")
+    assert clip.evaluate("e => 0 < e.scrollWidth && e.scrollWidth <= e.clientWidth")
+
+
 def test_a_request_page_and_the_open_sheet(site: Watched) -> None:
     call = site.made["small"].calls[0].call_id
     page = site.visit(f"/rollouts/{{small}}/requests/{call}")
