@@ -405,7 +405,8 @@ root.dataset.keys = Object.keys(shortcuts).sort().join(" ");
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  if (event.target.closest("input:not([type=checkbox]), select, textarea, dialog")) return;
+  // A dialog that has just closed may still hold the focus for a moment: keys are ours again.
+  if (event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]")) return;
   const action = shortcuts[event.key];
   if (action && action() !== false) event.preventDefault();
 });
