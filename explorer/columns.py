@@ -137,6 +137,7 @@ ROLLOUT = Table(
         Column("chat_template_sha256", Kind.TEXT, "Digest of the chat template.", unit="hex"),
         Column("certificate_id", Kind.TEXT, "Certificate in force at admission."),
         _must("app_version", Kind.TEXT, "Version of the program that admitted it."),
+        Column("streaming", Kind.TEXT, "How streams are served: made whole or passed on."),
     ),
     ("rollout_id",),
 )
@@ -148,7 +149,9 @@ ROLLOUT_EVENT = Table(
         _ROLLOUT_ID,
         _must("sequence", Kind.BIGINT, "Order of the event within its rollout, from 0."),
         _must("event_time", Kind.TIME, "When it happened.", "UTC"),
-        _must("kind", Kind.TEXT, "`started`, `reward`, `closed`, `override`, `deleted`."),
+        _must(
+            "kind", Kind.TEXT, "`started`, `reward`, `closed`, `override`, `joined`, `deleted`."
+        ),
         Column("reward", Kind.DOUBLE, "Reward of the rollout; the latest one counts."),
         Column("ok", Kind.BOOL, "Whether a verifier called the rollout successful."),
         Column("reason", Kind.TEXT, "Why, in words."),
@@ -184,7 +187,7 @@ _CALL_DETAIL = (
     ),
     Column("reply_digest", Kind.TEXT, "Digest of the reply as a message."),
     Column("claims", Kind.JSON, "Ids the harness claimed; never authority.", unit="object"),
-    Column("retry_count", Kind.INT, "Retries that joined this call."),
+    Column("retry_count", Kind.INT, "The retry counter that came with the request."),
     Column("usage_prompt", Kind.INT, "Prompt tokens as the engine counted.", unit="tokens"),
     Column("usage_completion", Kind.INT, "Completion tokens, likewise.", unit="tokens"),
     Column("usage_cached", Kind.INT, "Cached prompt tokens, likewise.", unit="tokens"),

@@ -3,7 +3,9 @@
     ExplorerError
       RequestRefused       a request that must not be retried
         UnknownKey         401  no rollout has this capture key
-        RolloutClosed      400  the rollout is sealed
+        RolloutClosed      400  the rollout is sealed (403 on messages)
+        BudgetSpent        400  the rollout's budget is used up (403 on messages)
+        ContextOverflow    400  the prompt is longer than the rollout's context budget
         BadRequest         400  the body is not a valid request
         BodyTooLarge       413  over a named setting
         NotFound           404  no such object
@@ -13,6 +15,7 @@
         EngineUnavailable  502  no connection, or the engine died
         EngineTimeout      504  no reply in time
         EngineMalformed    502  a reply that cannot be read
+      EngineCannotCount    501  the engine has no tokenizer route
       CapacityReached      429  try again later
       StoreFailed          503  the record could not be made durable
         StoreLocked             the file is in use by another process
@@ -53,6 +56,16 @@ class UnknownKey(RequestRefused):
 
 class RolloutClosed(RequestRefused):
     code = "rollout_closed"
+
+
+class BudgetSpent(RequestRefused):
+    code = "budget_exhausted"
+
+
+class ContextOverflow(RequestRefused):
+    """`details` hold ``prompt_tokens`` and ``limit_tokens``."""
+
+    code = "context_length_exceeded"
 
 
 class BadRequest(RequestRefused):
@@ -121,6 +134,13 @@ class EngineTimeout(UpstreamFailed):
 
 class EngineMalformed(UpstreamFailed):
     code = "engine_malformed"
+
+
+class EngineCannotCount(ExplorerError):
+    """The engine has no way to count the tokens of a prompt."""
+
+    status = 501
+    code = "count_unavailable"
 
 
 class CapacityReached(ExplorerError):

@@ -75,6 +75,8 @@ class FailureKind(StrEnum):
     BAD_REQUEST = "bad_request"
     SEALED = "sealed"
     BUDGET = "budget"
+    CONTEXT = "context"
+    UNSUPPORTED = "unsupported"
     STORE_FAILED = "store_failed"
 
 
@@ -109,6 +111,13 @@ class Purpose(StrEnum):
 
     TRAIN = "train"
     EVAL = "eval"
+
+
+class Streaming(StrEnum):
+    """How a rollout's streamed replies reach the harness."""
+
+    SYNTHESISED = "synthesised"
+    PASSTHROUGH = "passthrough"
 
 
 class LogprobKind(StrEnum):
@@ -154,6 +163,7 @@ class EventKind(StrEnum):
     REWARD = "reward"
     CLOSED = "closed"
     OVERRIDE = "override"
+    JOINED = "joined"
     DELETED = "deleted"
 
 
@@ -203,7 +213,8 @@ class Rollout:
     harness_version: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
-    budgets: dict[str, int] = field(default_factory=dict)
+    budgets: dict[str, Any] = field(default_factory=dict)
+    streaming: Streaming = Streaming.SYNTHESISED
     engine_kind: str = ""
     engine_name: str = ""
     engine_version: str = ""

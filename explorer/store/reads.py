@@ -9,7 +9,9 @@ database is being reopened, `StoreDamaged` for bytes that are not what was writt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import duckdb
@@ -101,7 +103,7 @@ def state_of(rollout: Rollout, events: tuple[RolloutEvent, ...]) -> RolloutState
         updated_us = max(updated_us, event.time_us)
         reward = event.reward if event.reward is not None else reward
         ok = event.ok if event.ok is not None else ok
-        if event.kind is EventKind.OVERRIDE:
+        if event.kind in (EventKind.OVERRIDE, EventKind.JOINED):
             continue
         reason = event.reason if event.reason is not None else reason
         if event.kind is EventKind.DELETED:
@@ -132,6 +134,22 @@ def _decode(decoder: Callable[[Any], T], found: Any) -> T:
 
 def _decode_all(decoder: Callable[[Any], T], found: Iterable[Any]) -> tuple[T, ...]:
     return tuple(_decode(decoder, each) for each in found)
+
+
+def _with_joined(calls: tuple[Call, ...], events: Iterable[RolloutEvent]) -> tuple[Call, ...]:
+    """The calls with the retries that were answered from them: rows are only ever added, so
+    a retry that joined an ended call is an event of its own."""
+    joined = Counter(
+        str(event.payload.get("call_id")) for event in events if event.kind is EventKind.JOINED
+    )
+    if not joined:
+        return calls
+    return tuple(
+        replace(call, retry_count=call.retry_count + joined[call.call_id])
+        if call.call_id in joined
+        else call
+        for call in calls
+    )
 
 
 class Reader:
@@ -186,6 +204,7 @@ class Reader:
             named = sorted({call.certificate_id for call in calls if call.certificate_id})
             certificates = [_certificate(cursor, each) for each in named]
         events = _decode_all(rows.decode_event, event_rows)
+        calls = _with_joined(calls, events)
         ended = {call.call_id for call in calls}
         return RolloutRecord(
             rollout=rollout,

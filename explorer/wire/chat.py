@@ -10,19 +10,23 @@ chunks gives back the reply (a test proves it).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from explorer.errors import BadRequest, EngineMalformed
+from explorer.errors import BadRequest
 from explorer.records import Dialect
-from explorer.wire import sse
-from explorer.wire.neutral import NeutralRequest, Wants
+from explorer.wire import openai_errors, sse
+from explorer.wire.claims import body_claims
+from explorer.wire.jsonbytes import encode, read_object
+from explorer.wire.neutral import Earlier, NeutralRequest, Wants
+from explorer.wire.protocol import Target, WireError
 
+DIALECT = Dialect.CHAT
 ID_PREFIX = "chatcmpl-"
 DONE = sse.encode(b"[DONE]")
+_PLAIN = Target()
 
 # Top-level keys that only exist because capture asked for them.
 _CAPTURE_TOP = ("prompt_token_ids", "prompt_text", "prompt_logprobs", "kv_transfer_params")
@@ -31,18 +35,15 @@ _CAPTURE_CHOICE = ("token_ids", "routed_experts", "weight_versions", "prompt_tok
 _TOOL_DELTA_KEYS = ("id", "type", "function")
 
 
-def parse_request(raw: bytes) -> NeutralRequest:
-    """The caller's chat request.
+def parse_request(
+    raw: bytes, target: Target = _PLAIN, earlier: Mapping[str, Earlier] | None = None
+) -> NeutralRequest:
+    """The caller's chat request; `target` and `earlier` say nothing here.
 
     Raises:
         BadRequest: not JSON, not an object, no messages, or more than one choice asked.
     """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the request body is not valid JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise BadRequest("the request body must be a JSON object")
+    body = read_object(raw)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest("`messages` must be a non-empty array", param="messages")
@@ -57,9 +58,11 @@ def parse_request(raw: bytes) -> NeutralRequest:
     stream_options = body.get("stream_options")
     usage = isinstance(stream_options, dict) and bool(stream_options.get("include_usage"))
     return NeutralRequest(
-        dialect=Dialect.CHAT,
+        dialect=DIALECT,
         body=body,
         stream=body.get("stream") is True,
+        asked=body,
+        claims=body_claims(body),
         wants=Wants(
             token_ids=body.get("return_token_ids") is True,
             logprobs=body.get("logprobs") is True,
@@ -104,72 +107,93 @@ def encode_reply(served: Mapping[str, Any]) -> bytes:
     Raises:
         EngineMalformed: it is nested too deeply to be written.
     """
-    return _encode(served)
+    return encode(served)
 
 
-def _encode(value: Any) -> bytes:
-    """JSON of what an engine sent; lone surrogates leave as the escapes they came as."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        pass
-    try:
-        # Slower, and writes what the fast way refuses: surrogates, integers over 64 bits.
-        finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
-        return json.dumps(finite, separators=(",", ":")).encode()
-    except RecursionError as error:
-        raise EngineMalformed("the engine's reply is nested too deeply") from error
+def streamer(request: NeutralRequest, call_id: str, model: str) -> ChatStreamer:
+    """A stream of the reply to `request`."""
+    return ChatStreamer(request, call_id, model)
 
 
-def stream_reply(served: Mapping[str, Any], wants: Wants) -> tuple[bytes, ...]:
-    """The served reply as the events of a chat stream, `[DONE]` last.
+class ChatStreamer:
+    """The chunks of one reply, `[DONE]` last.
 
     Order per choice: a role chunk, one chunk each for reasoning, content, every tool
     call and any other message field, then the chunk with the finish reason. The usage
     chunk comes only when asked for.
-
-    Raises:
-        EngineMalformed: it is nested too deeply to be written.
     """
-    head = {
-        key: served[key]
-        for key in ("id", "created", "model", "service_tier", "system_fingerprint")
-        if served.get(key) is not None
-    }
-    head["object"] = "chat.completion.chunk"
-    events: list[bytes] = []
-    for choice in served.get("choices") or []:
-        for piece in _choice_chunks(choice):
-            chunk = head | {"choices": [piece]}
-            if not events and served.get("prompt_token_ids") is not None:
-                chunk["prompt_token_ids"] = served["prompt_token_ids"]
-            if wants.usage_chunk:
-                chunk["usage"] = None
-            events.append(sse.encode(_encode(chunk)))
-    if wants.usage_chunk:
-        chunk = head | {"choices": [], "usage": served.get("usage")}
-        events.append(sse.encode(_encode(chunk)))
-    events.append(DONE)
-    return tuple(events)
+
+    def __init__(self, request: NeutralRequest, call_id: str, model: str) -> None:
+        self._wants = request.wants
+        self._early = {"id": ID_PREFIX + call_id, "created": 0, "model": model}
+        self._sent: dict[str, int] = {}
+
+    def live(self, reasoning: str, text: str) -> bytes:
+        """Chunks of what has just been sampled; the first one has the role."""
+        head = self._early | {"object": "chat.completion.chunk"}
+        events: list[bytes] = []
+        if not self._sent:
+            self._sent = {"reasoning": 0, "content": 0}
+            events.append(self._chunk(head, _piece(0, {"role": "assistant", "content": ""})))
+        for key, value in (("reasoning", reasoning), ("content", text)):
+            if value and (key == "content" or self._wants.reasoning):
+                self._sent[key] += len(value)
+                events.append(self._chunk(head, _piece(0, {key: value})))
+        return b"".join(events)
+
+    def _chunk(self, head: Mapping[str, Any], piece: Mapping[str, Any], **more: Any) -> bytes:
+        usage = {"usage": None} if self._wants.usage_chunk else {}
+        return sse.encode(encode({**head, "choices": [piece], **more, **usage}))
+
+    def finish(self, served: Mapping[str, Any]) -> bytes:
+        """The rest of the stream.
+
+        Raises:
+            EngineMalformed: it is nested too deeply to be written.
+        """
+        head = {
+            key: served[key]
+            for key in ("id", "created", "model", "service_tier", "system_fingerprint")
+            if served.get(key) is not None
+        }
+        head["object"] = "chat.completion.chunk"
+        events: list[bytes] = []
+        for choice in served.get("choices") or []:
+            for piece in _choice_chunks(choice, self._sent):
+                more = {}
+                if not events and served.get("prompt_token_ids") is not None:
+                    more["prompt_token_ids"] = served["prompt_token_ids"]
+                events.append(self._chunk(head, piece, **more))
+        if self._wants.usage_chunk:
+            chunk = head | {"choices": [], "usage": served.get("usage")}
+            events.append(sse.encode(encode(chunk)))
+        events.append(DONE)
+        return b"".join(events)
 
 
-def _choice_chunks(choice: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _piece(index: Any, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": None} | more
+
+
+def _choice_chunks(
+    choice: Mapping[str, Any], sent: Mapping[str, int]
+) -> Iterable[dict[str, Any]]:
+    """The chunks of one choice, less the first `sent` characters of a field."""
     index = choice.get("index", 0)
     message = choice.get("message") or {}
-
-    def chunk(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "finish_reason": None} | more
-
-    yield chunk({"role": message.get("role", "assistant"), "content": ""})
+    if not sent:
+        yield _piece(index, {"role": message.get("role", "assistant"), "content": ""})
     for key in ("reasoning", "reasoning_content", "content", "refusal"):
         value = message.get(key)
+        if isinstance(value, str):
+            value = value[sent.get(key, 0) :]
         if value:
-            yield chunk({key: value})
+            yield _piece(index, {key: value})
     calls = message.get("tool_calls")
     for position, call in enumerate(calls if isinstance(calls, list) else ()):
         # What is no object is passed on as it is: mending replies is not our part.
         delta = {"index": position} | call if isinstance(call, dict) else call
-        yield chunk({"tool_calls": [delta]})
+        yield _piece(index, {"tool_calls": [delta]})
     extra = {
         key: value
         for key, value in message.items()
@@ -178,13 +202,13 @@ def _choice_chunks(choice: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         not in ("role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls")
     }
     if extra:
-        yield chunk(extra)
+        yield _piece(index, extra)
     last = {
         key: value
         for key, value in choice.items()
         if key not in ("index", "message", "delta") and (value is not None or key == "logprobs")
     }
-    yield chunk({}, **last)
+    yield _piece(index, {}, **last)
 
 
 def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
@@ -272,27 +296,6 @@ def _merge_tool(calls: list[dict[str, Any]], delta: Mapping[str, Any]) -> None:
         target["function"]["arguments"] = held + arguments
 
 
-def error_body(status: int, code: str, message: str, param: str | None = None) -> bytes:
-    """An error in OpenAI's shape."""
-    kind = {
-        400: "invalid_request_error",
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        413: "invalid_request_error",
-        415: "invalid_request_error",
-        429: "rate_limit_error",
-    }.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return orjson.dumps(
-        {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    )
-
-
-def error_event(body: bytes) -> bytes:
-    """An error inside a stream that already began, with the closing `[DONE]`."""
-    return sse.encode(body) + DONE
-
-
 def models_body(names: Iterable[str], created: int) -> bytes:
     """`GET /v1/models`."""
     data = [
@@ -300,3 +303,11 @@ def models_body(names: Iterable[str], created: int) -> bytes:
         for name in names
     ]
     return orjson.dumps({"object": "list", "data": data})
+
+
+refusal = openai_errors.refusal
+
+
+def error_event(error: WireError) -> bytes:
+    """An error inside a stream that already began, with the closing `[DONE]`."""
+    return sse.encode(openai_errors.stream_error(error)) + DONE

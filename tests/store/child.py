@@ -77,7 +77,7 @@ async def spill(store: DuckDBStore, *, die: bool) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         call = make_call(1, sequence, parent=sequence - 1 if sequence else None)
         store.admit(make_admission(call))
-        await store.commit_call(call, make_bodies(call, rng, 8000 if sequence < 62 else 100))
+        await store.commit_call(call, make_bodies(call, rng, 20_000 if sequence < 62 else 100))
         say("call", call.call_id)
     await store.add_event(make_event(1, EventKind.REWARD, reward=2.0))
     health = store.health()

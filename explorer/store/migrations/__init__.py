@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import duckdb
 
 from explorer.errors import StoreDamaged, StoreFailed
-from explorer.store.migrations import m0001_initial
+from explorer.store.migrations import m0001_initial, m0002_streaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,10 @@ class Migration:
         return hashlib.sha256(";\n".join(self.statements).encode()).hexdigest()
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, "initial", m0001_initial.STATEMENTS),)
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(1, "initial", m0001_initial.STATEMENTS),
+    Migration(2, "streaming", m0002_streaming.STATEMENTS),
+)
 
 
 def applied(connection: duckdb.DuckDBPyConnection) -> dict[int, str]:
