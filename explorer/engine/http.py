@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from explorer.engine.completion import is_prompt
 from explorer.engine.httpbody import DEFAULT_REPLY_LIMIT, read_reply
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import loads
@@ -25,6 +26,7 @@ from explorer.engine.vocabulary import from_transformers
 from explorer.errors import (
     ConfigurationError,
     EngineMalformed,
+    EngineRefusedStream,
     EngineTimeout,
     EngineUnavailable,
 )
@@ -89,6 +91,7 @@ class HttpEngine:
             )
         self.base = url.rstrip("/").removesuffix("/v1")
         self._chat = URL(self.base + "/v1/chat/completions")
+        self._plain = URL(self.base + "/v1/completions")
         self.model = model
         self._key = api_key
         self._pool = pool
@@ -131,6 +134,9 @@ class HttpEngine:
             raise EngineUnavailable("the engine client is not started")
         return self._session
 
+    def _address(self, body: Mapping[str, Any]) -> URL:
+        return self._plain if is_prompt(body) else self._chat
+
     def _timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
         kept = self._timeouts.get(timeout_s)
         if kept is None:
@@ -149,7 +155,7 @@ class HttpEngine:
         data = request.raw if request.raw is not None else orjson.dumps(request.body)
         try:
             async with self.session.post(
-                self._chat,
+                self._address(request.body),
                 data=data,
                 headers={
                     "Content-Type": "application/json",
@@ -175,12 +181,12 @@ class HttpEngine:
 
         Raises:
             EngineUnavailable, EngineTimeout: as `generate`.
-            EngineMalformed: a status other than 200.
+            EngineRefusedStream: a status other than 200; it has the reply.
         """
         body = dict(request.body) | {"stream": True, "stream_options": {"include_usage": True}}
         try:
             async with self.session.post(
-                self._chat,
+                self._address(request.body),
                 data=orjson.dumps(body),
                 headers={
                     "Content-Type": "application/json",
@@ -189,9 +195,11 @@ class HttpEngine:
                 timeout=self._timeout(request.timeout_s),
             ) as response:
                 if response.status != 200:
-                    text = await response.read()
-                    raise EngineMalformed(
-                        f"the engine answered a stream with {response.status}: {text[:300]!r}"
+                    text, notes = await read_reply(response, self.reply_limit)
+                    headers = clean_headers(response.headers)
+                    raise EngineRefusedStream(
+                        f"the engine answered a stream with {response.status}: {text[:300]!r}",
+                        EngineReply(response.status, headers, text, notes),
                     )
                 async for chunk in response.content.iter_any():
                     yield chunk
@@ -291,12 +299,18 @@ class HttpEngine:
         return self._pieces[1] if self._pieces else ()
 
     async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """Prompt ids by vLLM's ``/tokenize``.
+        """Prompt ids by vLLM's ``/tokenize``; a prompt of ids is what it is.
 
         Raises:
             EngineMalformed: the server has no such route or refused.
         """
-        asked = {key: body[key] for key in ("messages", "tools") if body.get(key)}
+        if is_prompt(body):
+            if isinstance(body["prompt"], list):
+                return tuple(body["prompt"])
+            fields: tuple[str, ...] = ("prompt", "add_special_tokens")
+        else:
+            fields = ("messages", "tools")
+        asked = {key: body[key] for key in fields if body.get(key) is not None}
         answer = await self._json("POST", "/tokenize", asked | {"model": self.model})
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         if not isinstance(tokens, list):

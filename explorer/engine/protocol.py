@@ -1,7 +1,8 @@
 """The one protocol that every engine answers.
 
 An engine takes a chat-completions body in vLLM's dialect and answers with the
-bytes of a vLLM-shaped chat completion; so a real vLLM's bytes are kept as they
+bytes of a vLLM-shaped chat completion; to a body with ``prompt`` and no ``messages`` it
+answers as vLLM's ``/v1/completions`` does. So a real vLLM's bytes are kept as they
 came, and every other engine is read by the same parser (`engine.reply`).
 """
 
@@ -22,7 +23,7 @@ class EngineRequest:
     """One un-streamed generation to make.
 
     Attributes:
-        body: chat-completions request (vLLM dialect), already shaped by policy.
+        body: chat or plain completions request (vLLM dialect), already shaped by policy.
         request_id: our call id, sent as ``X-Request-Id``.
         timeout_s: seconds until the engine gives up with `EngineTimeout`.
         raw: `body` as the exact JSON bytes to send, when already encoded.
@@ -97,5 +98,5 @@ class Engine(Protocol):
         ...
 
     async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """Prompt ids of a chat body, as the engine itself would make them."""
+        """Prompt ids of a body, as the engine itself would make them."""
         ...

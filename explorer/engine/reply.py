@@ -1,4 +1,4 @@
-"""Reads a vLLM-shaped chat completion into ids, logprobs and facts, and doubts it.
+"""Reads a vLLM-shaped chat or text completion into ids, logprobs and facts, and doubts it.
 
 Owns: where ids and logprobs sit in a reply, how they are recovered, and which
 disagreements drop the capture level.
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from explorer.engine.completion import as_chat
 from explorer.engine.replyfacts import (
     check_message,
     error_message,
@@ -49,7 +50,8 @@ _NUMBERS = {int, float}
 class ParsedReply:
     """What one engine reply says.
 
-    `body` is the decoded JSON (None when it could not be read); `failure` is set when
+    `body` is the decoded JSON (None when it could not be read), a text completion in the
+    shape of a chat completion; `failure` is set when
     the reply is no usable completion. `logprobs` has one entry per entry the engine
     gave, null as `NULL_LOGPROB_BITS`, or is None when it gave none.
     """
@@ -112,6 +114,8 @@ def parse_reply(status: int, raw: bytes, *, max_tokens: int | None = None) -> Pa
             failure=FailureKind.UPSTREAM_STATUS,
             failure_detail=f"engine answered {status}: {error_message(body)}",
         )
+    if isinstance(body, dict):
+        body = as_chat(body)
     if not isinstance(body, dict) or not _has_choice(body):
         return ParsedReply(
             body=body if isinstance(body, dict) else None,

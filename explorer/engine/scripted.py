@@ -35,6 +35,7 @@ from typing import Any
 
 import orjson
 
+from explorer.engine.completion import DEFAULT_MAX_TOKENS, as_text, given_ids, is_prompt
 from explorer.engine.protocol import (
     PROBE_ID,
     EngineFacts,
@@ -46,8 +47,9 @@ from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.tokenizer import ByteTokenizer
 from explorer.engine.tiny.weights import file_sha256
 from explorer.errors import (
+    BadRequest,
     ConfigurationError,
-    EngineMalformed,
+    EngineRefusedStream,
     EngineTimeout,
     EngineUnavailable,
 )
@@ -144,7 +146,7 @@ class ScriptedEngine:
         return await asyncio.to_thread(self._reply, entry, request)
 
     def _next(self, request: EngineRequest) -> Mapping[str, Any] | None:
-        last = str(request.body["messages"][-1].get("content"))
+        last = self._last_said(request.body)
         for entry in self._replies:
             when = entry.get("when")
             if when is not None and str(when.get("contains", "")) in last:
@@ -161,6 +163,18 @@ class ScriptedEngine:
             return self._next(request)
         return None
 
+    def _last_said(self, body: Mapping[str, Any]) -> str:
+        """The last message, or the whole of a plain prompt, ids as their text."""
+        if not is_prompt(body):
+            return str(body["messages"][-1].get("content"))
+        prompt = body["prompt"]
+        return prompt if isinstance(prompt, str) else self._text(prompt)
+
+    def _text(self, ids: Sequence[Any], special: bool = True) -> str:
+        known = [i for i in ids if type(i) is int and 0 <= i < len(self._tokenizer.pieces)]
+        kept = [i for i in known if special or not self._tokenizer.is_special(i)]
+        return b"".join(map(self._tokenizer.raw, kept)).decode("utf-8", "replace")
+
     def _reply(self, entry: Mapping[str, Any], request: EngineRequest) -> EngineReply:
         fault = entry.get("fault")
         if "status" in entry or "body" in entry:
@@ -169,7 +183,13 @@ class ScriptedEngine:
             return EngineReply(int(entry.get("status", 200)), _HEADERS, raw)
         if fault == "not_json":
             return EngineReply(200, _HEADERS, b"<html>not json</html>")
-        reply = self._completion(entry, request)
+        try:
+            reply = self._completion(entry, request)
+        except BadRequest as problem:
+            return _error(400, problem.message)
+        if is_prompt(request.body):
+            ids, _ = self._sampled(entry, request.body)
+            reply = as_text(reply, self._text(ids, special=False), request.body)
         if fault == "no_choices":
             reply["choices"] = []
         reply |= entry.get("patch", {})
@@ -246,7 +266,9 @@ class ScriptedEngine:
     ) -> tuple[list[int], str]:
         """The ids that the entry's text would have been sampled as, and how it ended."""
         calls = entry.get("tool_calls") or []
-        finish = entry.get("finish_reason") or ("tool_calls" if calls else "stop")
+        # Of a plain completion nothing is parsed, so no call is seen in it.
+        called = bool(calls) and not is_prompt(body)
+        finish = entry.get("finish_reason") or ("tool_calls" if called else "stop")
         if entry.get("token_ids") is not None:
             return list(entry["token_ids"]), finish
         text = ""
@@ -261,23 +283,33 @@ class ScriptedEngine:
         if finish != "length" and self._end is not None:
             ids.append(self._end)
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        if limit is None and is_prompt(body):
+            limit = DEFAULT_MAX_TOKENS
         if isinstance(limit, int) and len(ids) > limit:
             return ids[:limit], "length"
         return ids, finish
 
     def prompt_ids(self, body: Mapping[str, Any]) -> list[int]:
-        """The prompt as the tiny engine's template and tokenizer make it."""
+        """The prompt as the tiny engine's template and tokenizer make it.
+
+        Raises:
+            BadRequest: ids that are none of the vocabulary, or messages that do not fit.
+        """
+        if is_prompt(body):
+            given = given_ids(body, len(self._tokenizer.pieces))
+            return self._tokenizer.encode(body["prompt"]) if given is None else list(given)
         return self._tokenizer.encode(self._template.render(body))
 
     async def stream(self, request: EngineRequest) -> AsyncIterator[bytes]:
         """The same reply as one SSE chunk and `[DONE]`."""
         reply = await self.generate(request)
         if reply.status != 200:
-            raise EngineMalformed(f"the script answers a stream with {reply.status}")
+            raise EngineRefusedStream(f"the script answers with {reply.status}", reply)
         body = json.loads(reply.body)
-        for choice in body["choices"]:
-            choice["delta"] = choice.pop("message")
-        body["object"] = "chat.completion.chunk"
+        if not is_prompt(request.body):
+            for choice in body["choices"]:
+                choice["delta"] = choice.pop("message")
+            body["object"] = "chat.completion.chunk"
         yield b"data: " + orjson.dumps(body) + b"\n\n"
         yield b"data: [DONE]\n\n"
 
@@ -299,7 +331,7 @@ class ScriptedEngine:
         return self._tokenizer.pieces
 
     async def tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """Prompt ids of a chat body."""
+        """Prompt ids of a body. Raises BadRequest."""
         return tuple(await asyncio.to_thread(self.prompt_ids, body))
 
 

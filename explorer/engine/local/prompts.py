@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from explorer.engine.completion import given_ids, is_prompt
 from explorer.engine.protocol import TokenPiece
 from explorer.engine.tiny.template import joined
 from explorer.engine.vocabulary import load_tokenizer, pieces_of
@@ -60,9 +61,10 @@ class LocalVocabulary(KnownSpellings):
         self._backend.no_truncation()
         self._backend.no_padding()
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of rendered text; marker tokens in it are recognised, none is added."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
+        """Ids of text; marker tokens in it are recognised, the tokenizer's own beginning
+        and end are added only with `add_special`."""
+        return list(self._backend.encode(text, add_special_tokens=add_special).ids)
 
 
 class LocalPrompts:
@@ -85,7 +87,9 @@ class LocalPrompts:
         self._reserved = set(inspect.signature(self._chat.apply_chat_template).parameters)
 
     def text(self, body: Mapping[str, Any]) -> str:
-        """The rendered prompt. Raises BadRequest."""
+        """The rendered prompt, or a plain prompt as it is. Raises BadRequest."""
+        if is_prompt(body):
+            return str(body["prompt"])
         # Imported here for the same reason as transformers: it is the child that renders.
         from jinja2 import TemplateError
 
@@ -111,9 +115,16 @@ class LocalPrompts:
         except (TemplateError, TypeError, ValueError, KeyError) as problem:
             raise BadRequest(f"the chat template refused the messages: {problem}") from problem
 
+    def encode(self, text: str, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """The ids of the prompt's text. A template writes a beginning of its own; a plain
+        prompt gets the tokenizer's, as in vLLM, unless ``add_special_tokens`` is false."""
+        plain = is_prompt(body) and body.get("add_special_tokens") is not False
+        return tuple(self.tokenizer.encode(text, add_special=plain))
+
     def ids(self, body: Mapping[str, Any]) -> tuple[int, ...]:
         """The prompt's ids. Raises BadRequest."""
-        return tuple(self.tokenizer.encode(self.text(body)))
+        given = given_ids(body, len(self._chat)) if is_prompt(body) else None
+        return self.encode(self.text(body), body) if given is None else given
 
 
 def readable(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,12 +51,14 @@ class Vocabulary(Spellings, Protocol):
 
 
 class Prompts(Protocol):
-    """Chat bodies to prompt ids, as one model is given them."""
+    """Bodies to prompt ids, as one model is given them."""
 
     @property
     def tokenizer(self) -> Vocabulary: ...
 
     def text(self, body: Mapping[str, Any]) -> str: ...
+
+    def encode(self, text: str, body: Mapping[str, Any]) -> tuple[int, ...]: ...
 
     def ids(self, body: Mapping[str, Any]) -> tuple[int, ...]: ...
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from explorer.engine.completion import as_text
 from explorer.engine.tiny.parse import THINK_END, THINK_START, parse_message
 from explorer.engine.tiny.parts import Spellings
 from explorer.engine.tiny.request import ChatRequest
@@ -53,9 +54,16 @@ class ReplyWriter:
         self._think = tokenizer.id_of(THINK_START), tokenizer.id_of(THINK_END)
 
     def write(self, done: Generation) -> bytes:
-        """The unary chat completion."""
+        """The unary chat completion, or text completion."""
+        reply = self._completion(done)
+        if done.request.plain:
+            reply["usage"]["completion_tokens_details"] = None
+            reply = as_text(reply, done.trail.text, done.request.body)
+        return orjson.dumps(reply)
+
+    def _completion(self, done: Generation) -> dict[str, Any]:
         request, finished = done.request, done.finished
-        shown = request.flag("include_reasoning", True)
+        shown = request.plain or request.flag("include_reasoning", True)
         ids = [token.token_id for token in finished.tokens]
         parsed = parse_message(
             done.trail.text, tools=request.wants_tools, thinks=self._thinks(finished.job.prompt)
@@ -88,24 +96,22 @@ class ReplyWriter:
             choice["weight_versions"] = [
                 {"version": self._weight_version, "start": 0, "end": len(ids)}
             ]
-        return orjson.dumps(
-            {
-                "id": f"chatcmpl-{done.request_id}",
-                "object": "chat.completion",
-                "created": done.created_s,
-                "model": self._model,
-                "choices": [choice],
-                "service_tier": None,
-                "system_fingerprint": self._fingerprint,
-                "usage": self._usage(done, ids),
-                "prompt_logprobs": None,
-                "prompt_token_ids": list(finished.job.prompt) if ids_wanted else None,
-                "prompt_text": done.prompt_text if request.flag("return_prompt_text") else None,
-                "kv_transfer_params": None,
-                "ec_transfer_params": None,
-                "metrics": None,
-            }
-        )
+        return {
+            "id": f"chatcmpl-{done.request_id}",
+            "object": "chat.completion",
+            "created": done.created_s,
+            "model": self._model,
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": self._fingerprint,
+            "usage": self._usage(done, ids),
+            "prompt_logprobs": None,
+            "prompt_token_ids": list(finished.job.prompt) if ids_wanted else None,
+            "prompt_text": done.prompt_text if request.flag("return_prompt_text") else None,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
 
     def _usage(self, done: Generation, ids: Sequence[int]) -> dict[str, Any]:
         prompt = len(done.finished.job.prompt)

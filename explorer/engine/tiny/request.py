@@ -1,4 +1,4 @@
-"""A chat-completions body in vLLM's dialect to what an embedded engine can do, or a refusal.
+"""A body in vLLM's dialect to what an embedded engine can do, or a refusal.
 
 Owns: names, ranges and defaults of body fields. Must not know: tokens, the network, replies.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from explorer.engine.completion import DEFAULT_MAX_TOKENS, given_ids, is_prompt
 from explorer.engine.tiny.sampling import SamplingParameters
 from explorer.errors import BadRequest, NotFound
 
@@ -18,7 +19,8 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A checked body. `max_tokens` is None when the body names no limit."""
+    """A checked body. `max_tokens` is None when the body names no limit; `plain` is a body
+    with a prompt instead of messages."""
 
     body: Mapping[str, Any]
     parameters: SamplingParameters
@@ -27,6 +29,7 @@ class ChatRequest:
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
     prompt_ids: tuple[int, ...] | None
+    plain: bool = False
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean field, its default also standing for null."""
@@ -35,7 +38,11 @@ class ChatRequest:
 
     @property
     def wants_tools(self) -> bool:
-        return bool(self.body.get("tools")) and self.body.get("tool_choice") != "none"
+        return (
+            not self.plain
+            and bool(self.body.get("tools"))
+            and self.body.get("tool_choice") != "none"
+        )
 
 
 def read_request(
@@ -45,7 +52,9 @@ def read_request(
 
     Raises BadRequest, or NotFound for another model; `details["param"]` names the field.
     """
-    _check_messages(body)
+    plain = is_prompt(body)
+    if not plain:
+        _check_messages(body)
     if body.get("model") not in (None, "", model):
         raise NotFound(
             f"The model `{body['model']}` does not exist. Valid aliases: {model}.",
@@ -58,9 +67,12 @@ def read_request(
         raise refusal("stop", texts, "stop must be text or a list of texts")
     limit = body.get("max_completion_tokens")
     limit = body.get("max_tokens") if limit is None else limit
+    if limit is None and plain:
+        limit = DEFAULT_MAX_TOKENS
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise refusal("max_tokens", limit, f"max_tokens must be at least 1, got {limit}")
     given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+    asked = given_ids(body, vocab_size) if plain else None
     return ChatRequest(
         body=body,
         parameters=_parameters(body, vocab_size, defaults),
@@ -68,7 +80,8 @@ def read_request(
         stop=texts,
         stop_token_ids=_ids(body, "stop_token_ids", vocab_size),
         ignore_eos=bool(body.get("ignore_eos")),
-        prompt_ids=None if given is None else _ids({"kv": given}, "kv", vocab_size),
+        prompt_ids=asked if given is None else _ids({"kv": given}, "kv", vocab_size),
+        plain=plain,
     )
 
 
@@ -102,8 +115,9 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
             "or omit the field entirely. (parameter=tools)",
             param="tools",
         )
-    if (body.get("n") or 1) != 1:
-        raise refusal("n", body["n"], "this engine makes one choice a request")
+    for name in ("n", "best_of"):
+        if (body.get(name) or 1) != 1:
+            raise refusal(name, body[name], "this engine makes one choice a request")
     choice = body.get("tool_choice")
     if choice not in (None, "auto", "none"):
         raise refusal("tool_choice", choice, "this engine has no grammar to force tool calls")
@@ -116,6 +130,9 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         "prompt_logprobs",
         "logprob_token_ids",
         "use_beam_search",
+        "echo",
+        "suffix",
+        "prompt_embeds",
         "guided_json",
         "guided_regex",
         "guided_choice",
@@ -169,6 +186,13 @@ def _parameters(
 
 def _logprobs(body: Mapping[str, Any]) -> int | None:
     """How many candidates to report at each token; None for no logprobs at all."""
+    if is_prompt(body):
+        most = body.get("logprobs")
+        if most is not None and (type(most) is not int or not 0 <= most <= MOST_TOP_LOGPROBS):
+            raise refusal(
+                "logprobs", most, f"logprobs must be in [0, {MOST_TOP_LOGPROBS}], got {most}"
+            )
+        return most
     count = body.get("top_logprobs") or 0
     if not body.get("logprobs"):
         if count:

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from explorer.engine.completion import given_ids, is_prompt
 from explorer.engine.protocol import EngineFacts
 from explorer.engine.tiny.model import Decoder
 from explorer.engine.tiny.parts import Parts
@@ -90,7 +91,7 @@ def read_facts(options: TinyOptions) -> EngineFacts:
 
 
 class PromptMaker:
-    """Chat bodies to prompt ids, as this model is given them."""
+    """Bodies to prompt ids, as this model is given them."""
 
     def __init__(self, folder: Path) -> None:
         """Load tokenizer and template. Raises ConfigurationError."""
@@ -98,12 +99,17 @@ class PromptMaker:
         self.template = ChatTemplate.read(folder)
 
     def text(self, body: Mapping[str, Any]) -> str:
-        """The rendered prompt. Raises BadRequest."""
-        return self.template.render(body)
+        """The rendered prompt, or a plain prompt as it is. Raises BadRequest."""
+        return str(body["prompt"]) if is_prompt(body) else self.template.render(body)
+
+    def encode(self, text: str, body: Mapping[str, Any]) -> tuple[int, ...]:
+        """The ids of the prompt's text."""
+        return tuple(self.tokenizer.encode(text))
 
     def ids(self, body: Mapping[str, Any]) -> tuple[int, ...]:
         """The prompt's ids. Raises BadRequest."""
-        return tuple(self.tokenizer.encode(self.text(body)))
+        given = given_ids(body, len(self.tokenizer.pieces)) if is_prompt(body) else None
+        return self.encode(self.text(body), body) if given is None else given
 
 
 def load_parts(options: TinyOptions) -> Parts:
@@ -204,7 +210,7 @@ class TinyRuntime:
         )
 
     def tokenize(self, name: str, body: Mapping[str, Any]) -> Answer:
-        """The prompt ids of a chat body."""
+        """The prompt ids of a body."""
         try:
             return Answer(name, 200, orjson.dumps(self.prompts.ids(body)))
         except ExplorerError as problem:
@@ -215,10 +221,10 @@ class TinyRuntime:
         return [self._answer(finished) for finished in self.scheduler.step()]
 
     def _start(self, name: str, request_id: str, body: Mapping[str, Any]) -> None:
-        tokenizer, parts = self.prompts.tokenizer, self._parts
+        parts = self._parts
         request = read_request(body, self.options.model, parts.vocab_size, parts.defaults)
         text = self.prompts.text(body) if request.prompt_ids is None else None
-        prompt = request.prompt_ids if text is None else tuple(tokenizer.encode(text))
+        prompt = request.prompt_ids if text is None else self.prompts.encode(text, body)
         prompt = prompt or ()
         room = self.max_model_len - len(prompt)
         if room < 1 or not prompt:
@@ -231,7 +237,7 @@ class TinyRuntime:
                 f"{len(prompt)}: there is no room for a reply; shorten the prompt",
             )
         trail = TextTrail(
-            tokenizer,
+            self.prompts.tokenizer,
             request.stop,
             include_stop=request.flag("include_stop_str_in_output"),
             min_tokens=request.parameters.min_tokens,

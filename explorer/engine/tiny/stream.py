@@ -1,4 +1,4 @@
-"""A finished reply as server-sent events in vLLM's streamed chat shape.
+"""A finished reply as server-sent events in vLLM's streamed shapes, chat or plain.
 
 The events are made after the generation has ended: ids, logprobs and order are those of a real
 stream, the timing is not. Owns: that shape. Must not know: sampling, the child.
@@ -34,6 +34,9 @@ def stream_reply(
 
     Where hidden reasoning has taken the ids away, all of the text comes in one event.
     """
+    if reply["object"] == "text_completion":
+        yield from _stream_text(reply, tokenizer, asked)
+        return
     choice = reply["choices"][0]
     head = {
         "id": reply["id"],
@@ -87,6 +90,47 @@ def stream_reply(
     yield DONE
 
 
+def _stream_text(
+    reply: Mapping[str, Any], tokenizer: Spellings, asked: Mapping[str, Any]
+) -> Iterator[bytes]:
+    """A text completion, one event an id; the first one has the prompt's ids too."""
+    choice = reply["choices"][0]
+    head = {key: reply[key] for key in ("id", "object", "created", "model")}
+    ids_wanted = bool(asked.get("return_token_ids"))
+    ids, left = choice["token_ids"], choice["text"]
+    for index, token_id in enumerate(ids):
+        last = index == len(ids) - 1
+        size = 0 if tokenizer.is_special(token_id) else len(_spelt(tokenizer, token_id))
+        take = len(left) if last else size
+        part = {
+            "index": 0,
+            "text": left[:take],
+            "logprobs": _old_entry(choice["logprobs"], index),
+            "finish_reason": choice["finish_reason"] if last else None,
+            "stop_reason": choice["stop_reason"] if last else None,
+        }
+        left = left[take:]
+        if last and "weight_versions" in choice:
+            part["weight_versions"] = choice["weight_versions"]
+        if ids_wanted:
+            first = choice["prompt_token_ids"] if index == 0 else None
+            part |= {"prompt_token_ids": first, "token_ids": [token_id]}
+        yield event({**head, "choices": [part]})
+    if (asked.get("stream_options") or {}).get("include_usage"):
+        yield event({**head, "choices": [], "usage": reply["usage"]})
+    yield DONE
+
+
+def _spelt(tokenizer: Spellings, token_id: int) -> str:
+    return tokenizer.raw(token_id).decode("utf-8", "ignore")
+
+
+def _old_entry(logprobs: Mapping[str, Any] | None, index: int) -> dict[str, Any] | None:
+    if logprobs is None:
+        return None
+    return {key: [values[index]] for key, values in logprobs.items()}
+
+
 def _deltas(
     message: Mapping[str, Any], ids: Sequence[int | None], tokenizer: Spellings
 ) -> Iterator[dict[str, Any]]:
@@ -100,7 +144,7 @@ def _deltas(
         size = 0
         silent = token_id is None or token_id in marks or tokenizer.is_special(token_id)
         if token_id is not None and not silent:
-            size = len(tokenizer.raw(token_id).decode("utf-8", "ignore"))
+            size = len(_spelt(tokenizer, token_id))
         last = index == len(ids) - 1
         for name in ("reasoning", "content"):
             # Cutting the final text by sizes keeps stop strings cut; the rest goes out last.
