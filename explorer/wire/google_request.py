@@ -20,7 +20,7 @@ from explorer.wire.google_schema import json_schema
 from explorer.wire.google_tools import add_tools, listed, part_object, pick
 from explorer.wire.jsonbytes import read_object
 from explorer.wire.neutral import Earlier, NeutralRequest, Wants
-from explorer.wire.protocol import Target
+from explorer.wire.protocol import PLAIN, Target
 from explorer.wire.reading import Notes
 from explorer.wire.turns import (
     UserTurn,
@@ -31,7 +31,6 @@ from explorer.wire.turns import (
     tool_call,
 )
 
-_PLAIN = Target()
 # Neutral name, and how the value is read, by Google's name.
 _PARAMETERS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "temperature": ("temperature", reading.number),
@@ -47,7 +46,7 @@ _SERVER_PARTS = ("executableCode", "codeExecutionResult", "toolCall", "toolRespo
 
 
 def parse_request(
-    raw: bytes, target: Target = _PLAIN, earlier: Mapping[str, Earlier] | None = None
+    raw: bytes, target: Target = PLAIN, earlier: Mapping[str, Earlier] | None = None
 ) -> NeutralRequest:
     """The caller's request, also one for counting, which may wrap another.
 

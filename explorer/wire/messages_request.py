@@ -21,7 +21,7 @@ from explorer.wire.echo import arguments_sent, unsign
 from explorer.wire.jsonbytes import read_object
 from explorer.wire.messages_tools import add_tools
 from explorer.wire.neutral import Earlier, NeutralRequest, Wants
-from explorer.wire.protocol import Target
+from explorer.wire.protocol import PLAIN, Target
 from explorer.wire.reading import Notes
 from explorer.wire.turns import (
     UserTurn,
@@ -32,13 +32,12 @@ from explorer.wire.turns import (
     tool_call,
 )
 
-_PLAIN = Target()
 _NUMBERS = (("temperature", reading.number), ("top_p", reading.number))
 _WHOLES = (("max_tokens", reading.whole), ("top_k", reading.whole))
 
 
 def parse_request(
-    raw: bytes, target: Target = _PLAIN, earlier: Mapping[str, Earlier] | None = None
+    raw: bytes, target: Target = PLAIN, earlier: Mapping[str, Earlier] | None = None
 ) -> NeutralRequest:
     """The caller's request, also one for counting; `target` and `earlier` say nothing here.
 

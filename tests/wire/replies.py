@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ json_values = st.recursive(
 )
 _objects = st.dictionaries(st.text(max_size=4), json_values, max_size=3)
 _written = (
-    _objects.map(lambda value: orjson.dumps(value).decode())
+    _objects.map(json.dumps)
     | st.sampled_from(["", " ", "{", "[1]", '{ "a" : 1e5 }', '{"a": NaN}', '{"b":1,"a":2}'])
     | st.text(max_size=8)
 )
@@ -165,15 +166,27 @@ def _writable(value: Any) -> bool:
     return True
 
 
-def split_points(text: str) -> st.SearchStrategy[list[str]]:
-    """`text` cut into pieces whose concatenation begins it."""
-    return st.lists(st.integers(0, len(text)), max_size=3).map(
-        lambda ends: [
-            text[start:end]
-            for start, end in zip([0, *sorted(ends)], sorted(ends), strict=False)
-            if end > start
-        ]
-    )
+@st.composite
+def sampled(draw: st.DrawFn, reasoning: str, text: str) -> list[tuple[str, str]]:
+    """Pieces (reasoning, text), in any order, that begin the two texts or are the whole."""
+    pieces = [
+        (piece, "") if kind else ("", piece)
+        for kind, whole in ((1, reasoning), (0, text))
+        for piece in _cut(whole, sorted(draw(st.lists(st.integers(0, len(whole)), max_size=3))))
+    ]
+    order = draw(st.permutations(range(len(pieces))))
+    # Whatever the order, the pieces of one text stay in theirs.
+    kinds = [bool(pieces[place][0]) for place in order]
+    queues = {
+        kind: [piece for piece in pieces if bool(piece[0]) is kind] for kind in (True, False)
+    }
+    return [queues[kind].pop(0) for kind in kinds]
+
+
+def _cut(whole: str, ends: list[int]) -> list[str]:
+    return [
+        whole[start:end] for start, end in zip([0, *ends], ends, strict=False) if end > start
+    ]
 
 
 def events_of(stream: bytes) -> list[sse.Event]:
