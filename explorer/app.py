@@ -62,7 +62,7 @@ class Application:
         self.policy: Policy = replace(
             DEFAULT_POLICY, allow_uncertified=settings.allow_uncertified
         )
-        self.desk = Desk(store, settings.lineage_bytes)
+        self.desk = Desk(store, settings.lineage_bytes, settings.retry_window_s)
         self.proxy = CaptureProxy(
             self.desk,
             engine,
@@ -74,6 +74,8 @@ class Application:
                 hold_s=settings.status_hold_s,
                 keepalive_s=settings.keepalive_s,
                 top_logprobs=settings.top_logprobs,
+                one_system=settings.one_system,
+                harmless=frozenset(settings.harmless_fields),
             ),
             view=self.certifier,
             learner=self.vocabularies,
@@ -81,7 +83,7 @@ class Application:
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
-        self._app: App = Guard(self._dispatch, hosts)
+        self._app: App = Guard(self._dispatch, hosts, SCOPE_KEY)
 
     @property
     def certificate(self) -> Certificate | None:

@@ -9,6 +9,7 @@
         BadRequest         400  the body is not a valid request
         BodyTooLarge       413  over a named setting
         NotFound           404  no such object
+        UpgradeUnsupported 426  websockets are not spoken here
         NotTrainable       409  with the verdict's reasons
         AccessDenied       403  host, origin, sign-in or grant
       UpstreamFailed       the engine did not answer as it must
@@ -92,6 +93,11 @@ class NotFound(RequestRefused):
     code = "not_found"
 
 
+class UpgradeUnsupported(RequestRefused):
+    status = 426
+    code = "upgrade_unsupported"
+
+
 class RolloutOpen(RequestRefused):
     status = 409
     code = "rollout_open"
@@ -134,6 +140,16 @@ class EngineTimeout(UpstreamFailed):
 
 class EngineMalformed(UpstreamFailed):
     code = "engine_malformed"
+
+
+class EngineRefusedStream(UpstreamFailed):
+    """The engine answered a stream with a whole reply of another status: `reply`."""
+
+    code = "engine_refused_stream"
+
+    def __init__(self, message: str, reply: Any) -> None:
+        super().__init__(message)
+        self.reply = reply
 
 
 class EngineCannotCount(ExplorerError):

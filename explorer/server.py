@@ -72,6 +72,11 @@ def address(settings: Settings, sock: socket.socket) -> str:
     """The address a person can open."""
     if settings.public_url:
         return settings.public_url.rstrip("/")
+    return local_address(settings, sock)
+
+
+def local_address(settings: Settings, sock: socket.socket) -> str:
+    """The address that a command on this machine reaches the server by."""
     port = sock.getsockname()[1]
     host = settings.host
     if host in ("0.0.0.0", "::"):  # noqa: S104 - a bind address is no address to open
@@ -151,6 +156,8 @@ async def _serve(application: Application, sock: socket.socket, ready: Ready) ->
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=10,
+        # No route speaks websockets: an upgrade is answered in words, by the proxy.
+        ws="none",
         # DuckDB has one writer, so there is one process.
         workers=1,
     )
@@ -165,7 +172,8 @@ async def _serve(application: Application, sock: socket.socket, ready: Ready) ->
         gc.set_threshold(GC_THRESHOLD)
         url = address(settings, sock)
         token = application.operator.token
-        runfile.write(settings.store, runfile.RunFile(url, token, os.getpid()))
+        local = local_address(settings, sock)
+        runfile.write(settings.store, runfile.RunFile(local, token, os.getpid()))
         server.should_exit = not await ready(application, url) or server.should_exit
     except BaseException:
         server.should_exit = True

@@ -117,6 +117,28 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(
         5.0, gt=0, description="Time between keep-alive comments on a held stream (seconds)."
     )
+    retry_window_s: float = Field(
+        600.0,
+        ge=0,
+        description=(
+            "How long a reply is kept for a retry of the same request, told by an "
+            "idempotency key or an SDK's retry counter; 0 keeps none (seconds)."
+        ),
+    )
+    one_system: bool = Field(
+        False,
+        description=(
+            "The engine's chat template takes one leading system message only: leading ones "
+            "are joined, later ones are spoken by the user."
+        ),
+    )
+    harmless_fields: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description=(
+            "Request fields (comma-separated) that you vouch for: your engine lets none of "
+            "them shape the sampling. Any other field we do not know masks its call."
+        ),
+    )
     probe_interval_s: float = Field(
         300.0,
         ge=0,
@@ -145,6 +167,13 @@ class Settings(BaseSettings):
     def _split_hosts(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip().lower() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("harmless_fields", mode="before")
+    @classmethod
+    def _split_fields(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
     @classmethod

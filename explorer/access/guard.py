@@ -118,10 +118,12 @@ class Guard:
     Args:
         app: what is guarded.
         hosts: the host policy.
+        secret_in: key of the scope that holds a secret which stood in the address.
     """
 
-    def __init__(self, app: App, hosts: HostPolicy) -> None:
+    def __init__(self, app: App, hosts: HostPolicy, secret_in: str = "") -> None:
         self._app = app
+        self._secret_in = secret_in
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +134,7 @@ class Guard:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, value)
-        error = self._refusal(scope["method"], headers)
+        error = self._refusal(scope, headers)
         if error is not None:
             await _send_refusal(send, error)
             return
@@ -148,7 +150,7 @@ class Guard:
 
         await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> ExplorerError | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> ExplorerError | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._hosts.allows(host):
             return HostRefused(
@@ -157,9 +159,15 @@ class Guard:
             )
         # Another site cannot make a browser send these; Basic it sends by itself.
         bearer = headers.get(b"authorization", b"")[:7].lower() == b"bearer "
-        if bearer or b"x-api-key" in headers or b"x-goog-api-key" in headers:
+        # Nor can it know the secret key that an address holds.
+        if (
+            scope.get(self._secret_in)
+            or bearer
+            or b"x-api-key" in headers
+            or b"x-goog-api-key" in headers
+        ):
             return None
-        why = cross_site(method, headers)
+        why = cross_site(scope["method"], headers)
         if why is not None:
             return AccessDenied(f"cross-site request refused: {why}")
         return None

@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from explorer.capture.budgets import Ledger
 from explorer.capture.ids import hash_key, new_capture_key, new_rollout_id, now_us
 from explorer.capture.lineage import Lineage
+from explorer.capture.retries import Retries
 from explorer.errors import NotFound, RolloutClosed, UnknownKey
 from explorer.records import (
     Call,
@@ -42,6 +44,9 @@ class LiveRollout:
     next_sequence: int = 0
     closed: bool = False
     in_flight: set[CallId] = field(default_factory=set)
+    ledger: Ledger = field(default_factory=Ledger)
+    retries: Retries = field(default_factory=Retries)
+    strays: int = 0
 
     def take_sequence(self) -> int:
         """The place of the next call in arrival order."""
@@ -56,9 +61,11 @@ class Desk:
     Args:
         store: where rollouts live.
         lineage_bytes: memory that all prefix indexes may take together (bytes).
+        retry_window_s: how long a reply is kept for a retry (seconds).
     """
 
-    def __init__(self, store: Store, lineage_bytes: int) -> None:
+    def __init__(self, store: Store, lineage_bytes: int, retry_window_s: float = 600.0) -> None:
+        self._retry_window_us = int(retry_window_s * 1_000_000)
         self._store = store
         self._limit = lineage_bytes
         self._live: OrderedDict[RolloutId, LiveRollout] = OrderedDict()
@@ -90,7 +97,12 @@ class Desk:
         )
         await self._store.add_rollout(made)
         self._known_keys[made.key_hash] = made.rollout_id
-        self._live[made.rollout_id] = LiveRollout(made, Lineage())
+        self._live[made.rollout_id] = LiveRollout(
+            made,
+            Lineage(),
+            ledger=Ledger(made.budgets, made.created_us),
+            retries=Retries(self._retry_window_us),
+        )
         self._shrink()
         return made, key
 
@@ -154,6 +166,8 @@ class Desk:
             lineage,
             next_sequence=await asyncio.to_thread(self._store.next_sequence, rollout_id),
             closed=state.status is not RolloutStatus.OPEN,
+            ledger=Ledger(record.rollout.budgets, record.rollout.created_us, record.calls),
+            retries=Retries(self._retry_window_us),
         )
         self._live[rollout_id] = live
         self._shrink()
@@ -175,6 +189,18 @@ class Desk:
         """A call is durable: from now on it can be a parent."""
         live.in_flight.discard(call.call_id)
         live.lineage.add(call)
+
+    async def joined(self, live: LiveRollout, call_id: CallId) -> None:
+        """A retry was answered with the reply of this call."""
+        await self._store.add_event(
+            RolloutEvent(
+                live.rollout.rollout_id,
+                -1,
+                now_us(),
+                EventKind.JOINED,
+                payload={"call_id": call_id},
+            )
+        )
 
     async def reward(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,10 @@ from explorer.records import (
     Dialect,
     FailureKind,
     IdArray,
+    Note,
     RolloutId,
 )
+from explorer.wire.claims import LONGEST, json_claims
 from explorer.wire.neutral import NeutralRequest
 
 PREVIEW_CHARS = 200
@@ -65,8 +68,13 @@ CLAIM_HEADERS = frozenset(
         "x-codex-parent-thread-id",
         "x-claude-code-session-id",
         "x-claude-code-agent-id",
+        "x-client-request-id",
+        "x-codex-window-id",
+        "x-affinity",
     ]
 )
+# Headers whose value is a JSON object of further claims.
+_JSON_HEADERS = frozenset(["x-codex-turn-metadata"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +89,32 @@ class Placement:
 class Draft:
     """Collects one call's facts; each `…ed` method is called at most once."""
 
-    def __init__(self, call_id: CallId, rollout_id: RolloutId, sequence: int) -> None:
+    def __init__(
+        self, call_id: CallId, rollout_id: RolloutId, sequence: int, dialect: Dialect
+    ) -> None:
         self._facts: dict[str, Any] = {
             "call_id": call_id,
             "rollout_id": rollout_id,
             "sequence": sequence,
-            "dialect": Dialect.CHAT,
+            "dialect": dialect,
         }
         self._ids = (call_id, rollout_id)
-        self._raw = b""
+        self.raw = b""
+        self._notes: tuple[Note, ...] = ()
+        self._message: dict[str, Any] | None = None
         self._headers: tuple[tuple[str, str], ...] = ()
         self._reply: EngineReply | None = None
         self.submitted: bytes | None = None
-        self.shaped: Shaped | None = None
         self.request_sha256 = ""
 
     def started(self, time_us: int, raw: bytes, headers: tuple[tuple[str, str], ...]) -> None:
         """The request arrived; `headers` are without credentials already."""
-        self._raw, self._headers = raw, headers
+        self.raw, self._headers = raw, headers
         self.request_sha256 = hashlib.sha256(raw).hexdigest()
-        claims = {name: value for name, value in headers if name in CLAIM_HEADERS}
+        claims = {name: value[:LONGEST] for name, value in headers if name in CLAIM_HEADERS}
+        for name, value in headers:
+            if name in _JSON_HEADERS:
+                claims = json_claims(value) | claims
         self._facts |= {"started_us": time_us, "claims": claims}
         retries = claims.get("x-stainless-retry-count", "0")
         self._facts["retry_count"] = int(retries) if _RETRIES.fullmatch(retries) else 0
@@ -117,8 +131,9 @@ class Draft:
             self.submitted = orjson.dumps(shaped.body)
         except TypeError as error:
             raise BadRequest(f"the request cannot be sent to the engine: {error}") from error
-        self.shaped = shaped
+        self._notes = request.notes
         messages, tools = request.messages, request.tools
+        self._facts["claims"] = {**request.claims, **self._facts["claims"]}
         self._facts |= {
             "stream": request.stream,
             "model_requested": request.model,
@@ -133,6 +148,10 @@ class Draft:
             "message_digests": message_digests(messages),
             "weight_version_start": weight_version,
         }
+
+    def said(self, reply: Mapping[str, Any]) -> None:
+        """The reply with the ids that the harness gets, by which an echo is known."""
+        self._message = reply["choices"][0]["message"]
 
     def keep(self, reply: EngineReply) -> None:
         """The engine's bytes as they came, also where they cannot be understood."""
@@ -167,11 +186,13 @@ class Draft:
             "usage_completion": parsed.usage.get("completion"),
             "usage_cached": parsed.usage.get("cached"),
             "usage_reasoning": parsed.usage.get("reasoning"),
-            "notes": (*reply.notes, *parsed.notes),
+            "notes": (*self._notes, *reply.notes, *parsed.notes),
             "preview": _preview(text, parsed.message),
             "failure_kind": parsed.failure,
             "failure_detail": parsed.failure_detail,
-            "reply_digest": message_digest(parsed.message) if parsed.message else None,
+            "reply_digest": message_digest(self._message or parsed.message)
+            if parsed.message
+            else None,
         }
 
     def placed(self, placement: Placement, prompt: IdArray, completion: IdArray) -> None:
@@ -227,24 +248,32 @@ class Draft:
             }
         )
 
-    def refused(self, time_us: int, error: ExplorerError, kind: FailureKind) -> Call:
-        """The record of a request that never reached the engine."""
+    def refused(
+        self,
+        time_us: int,
+        error: ExplorerError,
+        kind: FailureKind,
+        answered: int | None = None,
+    ) -> Call:
+        """The record of a request that never reached the engine; `answered` is the status
+        of a closing turn that we wrote instead of an error."""
         return Call(
             **self._facts
             | {
                 "status": CallStatus.REFUSED,
                 "failure_kind": kind,
                 "failure_detail": error.message[:2000],
-                "http_status": error.status,
+                "http_status": answered or error.status,
                 "ended_us": time_us,
                 "capture_level": CaptureLevel.TEXT,
+                "injected": answered is not None,
             }
         )
 
     def bodies(self) -> tuple[Body, ...]:
         """Raw bytes seen so far: as asked, as sent, as answered."""
         call_id, rollout_id = self._ids
-        bodies = [Body(call_id, rollout_id, BodyKind.REQUEST, self._raw, self._headers)]
+        bodies = [Body(call_id, rollout_id, BodyKind.REQUEST, self.raw, self._headers)]
         if self.submitted is not None:
             bodies.append(Body(call_id, rollout_id, BodyKind.SUBMITTED, self.submitted))
         if self._reply is not None:

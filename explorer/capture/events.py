@@ -9,10 +9,12 @@ Every event carries ``time_us``, so that the exchange never reads a clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.errors import EngineMalformed, EngineTimeout, UpstreamFailed
 from explorer.records import Admission, Body, Call, FailureKind
+from explorer.wire.neutral import Earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,37 @@ class EngineAnswered:
 
     time_us: int
     reply: EngineReply
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The earlier calls that `Recall` asked for; those that do not exist are missing."""
+
+    time_us: int
+    earlier: dict[str, Earlier]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The length of the prompt that `CountPrompt` asked for (tokens)."""
+
+    time_us: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChunk:
+    """Some bytes of a live stream (`Ask.live`)."""
+
+    time_us: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStreamEnded:
+    """A live stream has ended, well or not; its own events say which."""
+
+    time_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +122,11 @@ class Stopping:
 
 Event = (
     Received
+    | Recalled
+    | Counted
     | EngineAnswered
+    | EngineChunk
+    | EngineStreamEnded
     | EngineBroke
     | ClientLeft
     | TimerFired
@@ -107,10 +144,27 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """Read earlier calls of this rollout; answer with `Recalled`."""
+
+    call_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountPrompt:
+    """Let the engine count this body's prompt; answer with `Counted`."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
-    """Start the generation; answer with `EngineAnswered` or `EngineBroke`."""
+    """Start the generation; answer with `EngineAnswered` or `EngineBroke`. When `live`,
+    with `EngineChunk` as they come and then `EngineStreamEnded`, or as before when the
+    engine refuses to stream."""
 
     request: EngineRequest
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +208,15 @@ class Done:
     """The call's life is over; no further event is taken."""
 
 
-Command = Admit | Ask | CancelEngine | Commit | StartReply | Send | WakeAfter | Done
+Command = (
+    Admit
+    | Recall
+    | CountPrompt
+    | Ask
+    | CancelEngine
+    | Commit
+    | StartReply
+    | Send
+    | WakeAfter
+    | Done
+)

@@ -3,51 +3,56 @@
 Owns: the order of admission, forward, parse, record and reply, and what every
 disturbance (disconnect, time-out, upstream failure, malformed reply, full store)
 turns a call into.
-Must not know: sockets, tasks, the clock, the database.
+Must not know: sockets, tasks, the clock, the database, any dialect's bytes.
 
 The reply's last byte is only ever sent after `Stored`. States:
 
-    new ─Received▶ asking ─EngineAnswered▶ storing ─Stored▶ done
-                     │ ClientLeft, EngineBroke, Stopping ▶ storing
+    new ─Received▶ preparing ─Recalled, Counted▶ asking ─EngineAnswered▶ storing ─Stored▶ done
+                                                   │ EngineChunk: live text (pass-through)
+                                                   │ ClientLeft, EngineBroke, Stopping ▶ storing
+
+Size: the transitions of one machine; apart they could not be read.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from explorer.capture import events as ev
+from explorer.capture.answers import Answers, Outgoing, failure_status
+from explorer.capture.budgets import FINAL_TURN_TEXT, Ledger, Reservation
 from explorer.capture.draft import Draft, Placement
-from explorer.capture.sampling import SamplingPlan, Shaped, shape
+from explorer.capture.livereply import LiveReply
+from explorer.capture.sampling import SamplingPlan, Shaped, cap, shape
 from explorer.engine.protocol import EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.engine.vocabulary import learn
-from explorer.errors import EngineMalformed, ExplorerError
+from explorer.errors import (
+    BudgetSpent,
+    CapacityReached,
+    ContextOverflow,
+    EngineMalformed,
+    ExplorerError,
+)
 from explorer.records import (
     NOT_CERTIFIED,
     Admission,
     Call,
     CallId,
     CallStatus,
-    Dialect,
     FailureKind,
     IdArray,
     Rollout,
+    Streaming,
 )
-from explorer.wire import chat, sse
-from explorer.wire.neutral import NeutralRequest
-
-JSON_HEADERS = (("content-type", "application/json"),)
-STREAM_HEADERS = (
-    ("content-type", "text/event-stream; charset=utf-8"),
-    ("cache-control", "no-cache, no-transform"),
-    ("x-accel-buffering", "no"),
-)
-_PASSED_STATUS = frozenset((400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504))
-_SHOULD_NOT_RETRY = ("x-should-retry", "false")
+from explorer.wire import chat
+from explorer.wire.ids import with_our_ids
+from explorer.wire.neutral import Earlier, NeutralRequest
+from explorer.wire.protocol import PLAIN, Streamer, Target, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class CallContext:
         known_ids: ids whose bytes need not be learned; None learns nothing.
         hold_s: how long a stream's status line is held back (seconds).
         keepalive_s: time between comments on a held stream (seconds).
+        wire: the dialect; `target` is what its address said.
+        ledger: the rollout's budgets.
     """
 
     call_id: CallId
@@ -76,12 +83,16 @@ class CallContext:
     timeout_s: float = 900.0
     hold_s: float = 5.0
     keepalive_s: float = 5.0
+    wire: Wire = chat
+    target: Target = PLAIN
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 class State(Enum):
     """Where in its life an exchange is."""
 
     NEW = auto()
+    PREPARING = auto()
     ASKING = auto()
     STORING = auto()
     DONE = auto()
@@ -95,59 +106,93 @@ class Exchange:
         self.state = State.NEW
         self.call: Call | None = None
         self.learned: list[TokenPiece] = []
-        self._draft = Draft(context.call_id, context.rollout.rollout_id, context.sequence)
+        self._draft = Draft(
+            context.call_id, context.rollout.rollout_id, context.sequence, context.wire.DIALECT
+        )
+        self._answers = Answers(context.wire, context.target, context.call_id)
         self._request: NeutralRequest | None = None
+        self._shaped: Shaped | None = None
+        self._reservation: Reservation | None = None
         self._certificate_at_start = NOT_CERTIFIED
+        self._live: LiveReply | None = None
+        self._streamer: Streamer | None = None
         self._headers_sent = False
         self._client_here = True
         # What to send once the record is durable: whole bodies, ready made.
-        self._pending: tuple[int, bytes, bool] | None = None
-        self._pending_stream: tuple[bytes, ...] | None = None
+        self._pending: Outgoing | None = None
+        self._pending_stream: bytes | None = None
 
     def handle(self, event: ev.Event) -> list[ev.Command]:
         """The commands that `event` calls for; none once the exchange is done."""
         if self.state is State.DONE:
             return []
-        match event:
-            case ev.Received():
-                return self._received(event)
-            case ev.EngineAnswered():
-                return self._answered(event)
-            case ev.EngineBroke():
-                return self._broke(event.time_us, event.kind, event.detail)
-            case ev.ClientLeft():
-                return self._client_left(event)
-            case ev.TimerFired():
-                return self._timer()
-            case ev.Stored():
-                return self._stored()
-            case ev.StoreBroke():
-                return self._store_broke(event)
-            case ev.Stopping():
-                return self._stopping(event)
+        commands: list[ev.Command] = _HANDLERS[type(event)](self, event)
+        return commands
 
     # -- request ---------------------------------------------------------------
 
     def _received(self, event: ev.Received) -> list[ev.Command]:
-        context = self.context
         self._draft.started(event.time_us, event.raw, event.headers)
+        self.state = State.PREPARING
+        return self._understand(event.time_us, event.raw, None)
+
+    def _recalled(self, event: ev.Recalled) -> list[ev.Command]:
+        if self.state is not State.PREPARING:
+            return []
+        return self._understand(event.time_us, self._draft.raw, event.earlier)
+
+    def _understand(
+        self, time_us: int, raw: bytes, earlier: dict[str, Earlier] | None
+    ) -> list[ev.Command]:
+        context = self.context
         try:
-            request = chat.parse_request(event.raw)
-            shaped = shape(request, context.plan)
-            self._draft.asked(request, shaped, context.weight_version())
+            request = context.wire.parse_request(raw, context.target, earlier)
+            if request.recall and earlier is None:
+                return [ev.Recall(request.recall)]
+            self._request = request
+            self._shaped = shape(request, context.plan)
+            if context.ledger.counts_prompts:
+                return [ev.CountPrompt(self._shaped.body)]
+            return self._admit(time_us, 0)
+        except ExplorerError as error:
+            return self._refuse(time_us, error)
+
+    def _counted(self, event: ev.Counted) -> list[ev.Command]:
+        if self.state is not State.PREPARING:
+            return []
+        try:
+            return self._admit(event.time_us, event.tokens)
         except ExplorerError as error:
             return self._refuse(event.time_us, error)
-        self._request = request
+
+    def _admit(self, time_us: int, prompt_tokens: int) -> list[ev.Command]:
+        """Reserves, writes the admission and asks the engine.
+
+        Raises:
+            ExplorerError: a budget is spent, or the request cannot be written as JSON.
+        """
+        context, request, shaped = self.context, self._request, self._shaped
+        assert request is not None
+        assert shaped is not None
+        self._reservation = context.ledger.reserve(time_us, prompt_tokens, shaped.max_tokens)
+        shaped = self._shaped = cap(shaped, self._reservation.max_tokens)
+        self._draft.asked(request, shaped, context.weight_version())
         self._certificate_at_start = context.certificate(None, None)
         self.state = State.ASKING
+        left = context.ledger.remaining_s(time_us)
+        passing_on = request.stream and context.rollout.streaming is Streaming.PASSTHROUGH
+        # A plain completion has no stream of its own upstream: it is made whole as always.
+        live = passing_on and "messages" in shaped.body
+        if live:
+            self._live = LiveReply()
         commands: list[ev.Command] = [
             ev.Admit(
                 Admission(
                     call_id=context.call_id,
                     rollout_id=context.rollout.rollout_id,
                     sequence=context.sequence,
-                    started_us=event.time_us,
-                    dialect=Dialect.CHAT,
+                    started_us=time_us,
+                    dialect=context.wire.DIALECT,
                     stream=request.stream,
                     n_tools=len(request.tools),
                     request_sha256=self._draft.request_sha256,
@@ -157,27 +202,64 @@ class Exchange:
                 EngineRequest(
                     body=shaped.body,
                     request_id=context.call_id,
-                    timeout_s=context.timeout_s,
+                    timeout_s=context.timeout_s
+                    if left is None
+                    else min(left, context.timeout_s),
                     raw=self._draft.submitted,
-                )
+                ),
+                live=live,
             ),
         ]
         if request.stream:
+            name = request.model or context.plan.model or ""
+            self._streamer = context.wire.streamer(request, context.call_id, name)
             commands.append(ev.WakeAfter(context.hold_s))
         return commands
 
     def _refuse(self, time_us: int, error: ExplorerError) -> list[ev.Command]:
-        body = chat.error_body(error.status, error.code, error.message)
-        self._pending = (error.status, body, False)
-        return self._commit(self._draft.refused(time_us, error, FailureKind.BAD_REQUEST))
+        kind = FailureKind.BAD_REQUEST
+        if isinstance(error, BudgetSpent | CapacityReached):
+            kind = FailureKind.BUDGET
+        elif isinstance(error, ContextOverflow):
+            kind = FailureKind.CONTEXT
+        call = self._draft.refused(time_us, error, kind)
+        if isinstance(error, BudgetSpent) and self.context.ledger.final_turn:
+            return self._final_turn(time_us, error)
+        self._pending = self._answers.of(error)
+        return self._commit(call)
+
+    def _final_turn(self, time_us: int, error: BudgetSpent) -> list[ev.Command]:
+        """A closing answer in the model's place; on record as refused, never as a turn."""
+        request, context = self._request, self.context
+        assert request is not None
+        message = {"role": "assistant", "content": FINAL_TURN_TEXT}
+        reply = {
+            "object": "chat.completion",
+            "created": time_us // 1_000_000,
+            "model": request.model or context.plan.model or "",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        }
+        served = context.wire.serve(reply, request, context.call_id)
+        if request.stream:
+            streamer = context.wire.streamer(request, context.call_id, "")
+            self._pending_stream = streamer.finish(served)
+        else:
+            self._pending = self._answers.whole(context.wire.encode_reply(served))
+        call = self._draft.refused(time_us, error, FailureKind.BUDGET, answered=200)
+        return self._commit(call)
 
     def failed_here(self, event: ev.Event, detail: str) -> list[ev.Command]:
         """Our own code could not handle `event`: the call ends, recorded and answered."""
         if isinstance(event, ev.EngineAnswered) and self.state is State.ASKING:
             self._draft.keep(event.reply)
             return self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, detail)
-        if isinstance(event, ev.Received) and self.state is State.NEW:
-            self._draft.started(event.time_us, event.raw, ())
+        if isinstance(event, ev.EngineChunk | ev.EngineStreamEnded) and self._live:
+            self._draft.keep(self._live.reply)
+            return self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, detail)
+        if isinstance(event, ev.Received | ev.Recalled | ev.Counted):
+            if isinstance(event, ev.Received):
+                self._draft.started(event.time_us, event.raw, ())
             return self._refuse(event.time_us, ExplorerError(detail))
         return self._store_broke(ev.StoreBroke(event.time_us, detail))
 
@@ -186,10 +268,40 @@ class Exchange:
     def _answered(self, event: ev.EngineAnswered) -> list[ev.Command]:
         if self.state is not State.ASKING:
             return []
-        reply = event.reply
-        shaped = self._shaped
-        parsed = parse_reply(reply.status, reply.body, max_tokens=shaped.max_tokens)
+        assert self._shaped is not None
+        parsed = parse_reply(
+            event.reply.status, event.reply.body, max_tokens=self._shaped.max_tokens
+        )
+        return self._conclude(event.time_us, event.reply, parsed)
+
+    def _chunk(self, event: ev.EngineChunk) -> list[ev.Command]:
+        if self.state is not State.ASKING or self._live is None or self._streamer is None:
+            return []
+        try:
+            pieces = self._live.feed(event.data)
+        except EngineMalformed as error:
+            self._draft.keep(self._live.reply)
+            return [
+                ev.CancelEngine(),
+                *self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, error.message),
+            ]
+        data = b"".join(self._streamer.live(*piece) for piece in pieces)
+        if not data or not self._client_here:
+            return []
+        return [*self._start_stream(), ev.Send(data, more=True)]
+
+    def _stream_ended(self, event: ev.EngineStreamEnded) -> list[ev.Command]:
+        if self.state is not State.ASKING or self._live is None:
+            return []
+        assert self._shaped is not None
+        parsed = self._live.parsed(self._shaped.max_tokens)
+        return self._conclude(event.time_us, self._live.reply, parsed)
+
+    def _conclude(
+        self, time_us: int, reply: EngineReply, parsed: ParsedReply
+    ) -> list[ev.Command]:
         served: dict[str, Any] = {}
+        digest = ""
         if parsed.failure in (None, FailureKind.ENGINE_ABORTED):
             try:
                 served, digest = self._make_reply(parsed)
@@ -198,21 +310,22 @@ class Exchange:
                     failure=FailureKind.UPSTREAM_MALFORMED, failure_detail=error.message
                 )
         self._draft.answered(
-            event.time_us,
+            time_us,
             reply,
             parsed,
             self.context.weight_version(),
             self._certificate_id(parsed),
         )
         if not served:
-            return self._upstream_failed(event.time_us, reply, parsed)
+            return self._upstream_failed(time_us, reply, parsed)
         if self.context.known_ids is not None and parsed.body is not None:
             # Here, while the decoded reply is at hand: keeping it until it is stored would
             # cost more than reading it did.
             self.learned = learn(parsed.body, self.context.known_ids)
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
         self._place(parsed)
-        return self._commit(self._draft.finished(status, 200, served["id"], digest))
+        served_id = self.context.wire.ID_PREFIX + self.context.call_id
+        return self._commit(self._draft.finished(status, 200, served_id, digest))
 
     def _make_reply(self, parsed: ParsedReply) -> tuple[dict[str, Any], str]:
         """The reply as the harness will get it, ready to be sent, and its SHA-256.
@@ -222,13 +335,15 @@ class Exchange:
         """
         assert parsed.body is not None
         assert self._request is not None
-        served = chat.serve(parsed.body, self._request, self.context.call_id)
-        if self._request.stream:
-            stream = chat.stream_reply(served, self._request.wants)
-            self._pending_stream = stream
-            return served, hashlib.sha256(b"".join(stream)).hexdigest()
-        body = chat.encode_reply(served)
-        self._pending = (200, body, False)
+        context = self.context
+        ours = with_our_ids(parsed.body, context.call_id)
+        self._draft.said(ours)
+        served = context.wire.serve(ours, self._request, context.call_id)
+        if self._streamer is not None:
+            self._pending_stream = self._streamer.finish(served)
+            return served, hashlib.sha256(self._pending_stream).hexdigest()
+        body = context.wire.encode_reply(served)
+        self._pending = self._answers.whole(body)
         return served, hashlib.sha256(body).hexdigest()
 
     def _certificate_id(self, parsed: ParsedReply) -> str:
@@ -248,95 +363,127 @@ class Exchange:
         assert parsed.failure is not None
         detail = parsed.failure_detail or "the engine failed"
         if parsed.failure is FailureKind.UPSTREAM_STATUS:
-            status = reply.status if reply.status in _PASSED_STATUS else 502
-            # An OpenAI-shaped error goes through untouched; others are wrapped.
-            shaped = isinstance((parsed.body or {}).get("error"), dict)
-            body = reply.body if shaped else chat.error_body(status, "upstream_error", detail)
+            self._pending = self._answers.upstream(reply, parsed)
         else:
-            status, body = 502, chat.error_body(502, "engine_malformed", detail)
-        self._pending = (status, body, False)
+            self._pending = self._answers.broken(502, "engine_malformed", detail)
+        # What was sampled before it failed is shown to people; it never trains.
+        self._place(parsed)
+        status = self._pending.status
         return self._commit(self._draft.failed(time_us, parsed.failure, detail, status))
+
+    def _engine_broke(self, event: ev.EngineBroke) -> list[ev.Command]:
+        return self._broke(event.time_us, event.kind, event.detail)
 
     def _broke(self, time_us: int, kind: FailureKind, detail: str) -> list[ev.Command]:
         if self.state is not State.ASKING:
             return []
-        status = 504 if kind is FailureKind.UPSTREAM_TIMEOUT else 502
-        self._pending = (status, chat.error_body(status, kind.value, detail), False)
+        if self._live is not None:
+            self._keep_partial(time_us, kind, detail)
+            kind = FailureKind.FAILED_MIDSTREAM if self._live.shown else kind
+        self._pending = self._answers.broken(failure_status(kind), kind.value, detail)
+        status = self._pending.status
         return self._commit(self._draft.failed(time_us, kind, detail, status))
+
+    def _keep_partial(self, time_us: int, kind: FailureKind, detail: str) -> None:
+        """What a broken stream had given, for people."""
+        assert self._live is not None
+        parsed = self._live.parsed(None)
+        if parsed.body is None:
+            self._draft.keep(self._live.reply)
+            return
+        self._draft.answered(
+            time_us, self._live.reply, parsed, self.context.weight_version(), NOT_CERTIFIED
+        )
+        self._place(parsed)
 
     # -- disturbances ----------------------------------------------------------
 
     def _client_left(self, event: ev.ClientLeft) -> list[ev.Command]:
         self._client_here = False
+        detail = "the harness closed its connection"
+        if self.state is State.PREPARING:
+            call = self._draft.aborted(event.time_us, FailureKind.CLIENT_GONE, detail)
+            return self._commit(call)
         if self.state is not State.ASKING:
             return []
-        commands: list[ev.Command] = [ev.CancelEngine()]
-        call = self._draft.aborted(
-            event.time_us, FailureKind.CLIENT_GONE, "the harness closed its connection"
-        )
-        return commands + self._commit(call)
+        if self._live is not None:
+            self._keep_partial(event.time_us, FailureKind.CLIENT_GONE, detail)
+        call = self._draft.aborted(event.time_us, FailureKind.CLIENT_GONE, detail)
+        return [ev.CancelEngine(), *self._commit(call)]
 
     def _stopping(self, event: ev.Stopping) -> list[ev.Command]:
-        if self.state is not State.ASKING:
+        if self.state not in (State.ASKING, State.PREPARING):
             return []
         detail = "the server was stopped while the engine was working"
-        self._pending = (503, chat.error_body(503, "shutdown", detail), False)
+        self._pending = self._answers.broken(503, "shutdown", detail)
         call = self._draft.aborted(event.time_us, FailureKind.SHUTDOWN, detail)
         return [ev.CancelEngine(), *self._commit(call)]
 
-    def _timer(self) -> list[ev.Command]:
-        if self.state is State.DONE or not self._client_here:
+    def _timer(self, _: ev.TimerFired) -> list[ev.Command]:
+        if not self._client_here or self.state not in (State.ASKING, State.STORING):
             return []
-        commands: list[ev.Command] = []
-        if not self._headers_sent:
-            self._headers_sent = True
-            commands.append(ev.StartReply(200, STREAM_HEADERS))
-        commands.append(ev.Send(sse.comment("keep-alive"), more=True))
-        commands.append(ev.WakeAfter(self.context.keepalive_s))
-        return commands
+        return [
+            *self._start_stream(),
+            ev.Send(self._answers.keepalive, more=True),
+            ev.WakeAfter(self.context.keepalive_s),
+        ]
 
     # -- record and reply --------------------------------------------------------
 
     def _commit(self, call: Call) -> list[ev.Command]:
         self.state = State.STORING
         self.call = call
+        if self._reservation is not None:
+            self.context.ledger.settle(self._reservation, call)
+            self._reservation = None
         return [ev.Commit(call, self._draft.bodies())]
 
-    def _stored(self) -> list[ev.Command]:
+    def _start_stream(self) -> list[ev.Command]:
+        if self._headers_sent:
+            return []
+        self._headers_sent = True
+        return [ev.StartReply(200, self._answers.stream_headers)]
+
+    def _stored(self, _: ev.Stored) -> list[ev.Command]:
         self.state = State.DONE
         if not self._client_here:
             return [ev.Done()]
-        if self._pending_stream is not None:
-            start: list[ev.Command] = []
-            if not self._headers_sent:
-                start.append(ev.StartReply(200, STREAM_HEADERS))
-            return [*start, ev.Send(b"".join(self._pending_stream), more=False), ev.Done()]
-        assert self._pending is not None
-        return [*self._send_whole(*self._pending), ev.Done()]
+        if self._pending is not None:
+            return [*self._send_whole(self._pending), ev.Done()]
+        assert self._pending_stream is not None
+        return [*self._start_stream(), ev.Send(self._pending_stream, more=False), ev.Done()]
 
     def _store_broke(self, event: ev.StoreBroke) -> list[ev.Command]:
         self.state = State.DONE
         if not self._client_here:
             return [ev.Done()]
-        body = chat.error_body(
-            503, "store_failed", f"the call could not be recorded: {event.detail}"
-        )
-        return [*self._send_whole(503, body, True), ev.Done()]
+        detail = f"the call could not be recorded: {event.detail}"
+        return [
+            *self._send_whole(self._answers.broken(503, "store_failed", detail)),
+            ev.Done(),
+        ]
 
-    def _send_whole(self, status: int, body: bytes, retry: bool) -> list[ev.Command]:
+    def _send_whole(self, answer: Outgoing) -> list[ev.Command]:
         if self._headers_sent:
             # Too late for a status: the stream ends with an error event.
-            return [ev.Send(chat.error_event(body), more=False)]
-        headers: tuple[tuple[str, str], ...] = (
-            *JSON_HEADERS,
-            ("content-length", str(len(body))),
-        )
-        if status in (400, 401, 404, 413, 415, 422) and not retry:
-            headers = (*headers, _SHOULD_NOT_RETRY)
-        return [ev.StartReply(status, headers), ev.Send(body, more=False)]
+            assert answer.error is not None
+            event = self.context.wire.error_event(answer.error)
+            return [ev.Send(event, more=False)]
+        headers = (*answer.headers, ("content-length", str(len(answer.body))))
+        return [ev.StartReply(answer.status, headers), ev.Send(answer.body, more=False)]
 
-    @property
-    def _shaped(self) -> Shaped:
-        shaped: Any = self._draft.shaped
-        assert isinstance(shaped, Shaped)
-        return shaped
+
+_HANDLERS: dict[type, Callable[[Exchange, Any], list[ev.Command]]] = {
+    ev.Received: Exchange._received,
+    ev.Recalled: Exchange._recalled,
+    ev.Counted: Exchange._counted,
+    ev.EngineAnswered: Exchange._answered,
+    ev.EngineChunk: Exchange._chunk,
+    ev.EngineStreamEnded: Exchange._stream_ended,
+    ev.EngineBroke: Exchange._engine_broke,
+    ev.ClientLeft: Exchange._client_left,
+    ev.TimerFired: Exchange._timer,
+    ev.Stored: Exchange._stored,
+    ev.StoreBroke: Exchange._store_broke,
+    ev.Stopping: Exchange._stopping,
+}

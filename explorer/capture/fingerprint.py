@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from explorer.wire.ids import origin_of_tool
+
 # Arguments with more are compared as text: they may be nested deeper than JSON is written.
 _MOST_BRACKETS = 200
 _SIZE = 10  # bytes; short, since a thousand-turn rollout keeps one per message
@@ -37,6 +39,13 @@ def message_digest(message: Mapping[str, Any]) -> str:
         # The usual message, in a form that no other can have.
         data = f"{message.get('role')}\0{content}".encode("utf-8", "surrogatepass")
         return hashlib.blake2b(data, digest_size=_SIZE, person=b"text").hexdigest()
+    ours = [
+        origin_of_tool(call.get("id")) for call in _calls(message) if isinstance(call, Mapping)
+    ]
+    if message.get("role") == "assistant" and ours and None not in ours:
+        # Ids that we minted say which generation this is, whatever a harness has since made
+        # of the arguments: some dump them anew, one adds defaults.
+        return _digest(["generation", *ours])
     calls = [
         [function.get("name"), _arguments(function.get("arguments"))]
         for call in _calls(message)

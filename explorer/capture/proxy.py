@@ -1,7 +1,7 @@
-"""The ASGI routes that harnesses call; they drive an `Exchange` with real IO.
+"""The ASGI routes that harnesses call: who may, and what for.
 
-Owns: turning ASGI messages, engine replies, timers and commits into events, and
-commands into IO; the limit on calls in flight.
+Owns: admission (key, limit on calls in flight, retries that join), the routes that make no
+call, and refusals before a call begins.
 Must not know: pages, exports, what any body means.
 
 Written against plain ASGI: this is the hot path, and a framework's routing and
@@ -12,39 +12,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from explorer.capture import events as ev
+from explorer.capture.answers import Answers, Outgoing
 from explorer.capture.body import ClientDisconnected, Receive, read_body
 from explorer.capture.credentials import Scope, capture_keys, keepable_headers
 from explorer.capture.desk import Desk, LiveRollout
-from explorer.capture.exchange import JSON_HEADERS, CallContext, Exchange
+from explorer.capture.draft import Draft
+from explorer.capture.driver import Driver, Send, Surroundings, start_message
+from explorer.capture.exchange import CallContext
 from explorer.capture.ids import new_call_id, now_us
-from explorer.capture.sampling import SamplingPlan
-from explorer.engine.protocol import Engine, EngineRequest, TokenPiece
+from explorer.capture.recall import earlier_calls
+from explorer.capture.retries import (
+    Answer,
+    Attempt,
+    Evidence,
+    canonical_digest,
+    evidence_in,
+)
+from explorer.capture.sampling import SamplingPlan, shape
+from explorer.engine.protocol import Engine, TokenPiece
 from explorer.errors import (
     CapacityReached,
     ExplorerError,
     NotFound,
     StoreFailed,
-    UpstreamFailed,
+    UnknownKey,
+    UpgradeUnsupported,
 )
-from explorer.records import Call, CaptureLevel, FailureKind, Rollout
+from explorer.records import CallId, CaptureLevel, FailureKind
 from explorer.store.interface import Store
-from explorer.wire import chat
+from explorer.wire import chat, google
+from explorer.wire.protocol import PLAIN
+from explorer.wire.routes import ROUTES_IN_WORDS, Action, Route, find_route, wire_at
 
-log = logging.getLogger(__name__)
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
-# Bodies above this are parsed in a thread, so that one 30 MB request cannot hold up
-# a thousand small ones.
-_HEAVY_BYTES = 512 * 1024
-_WATCH_AFTER_S = 0.03
+Headers = tuple[tuple[str, str], ...]
+# A rollout keeps at most so many requests at addresses that are no routes.
+_MOST_STRAYS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,8 @@ class ProxyOptions:
     hold_s: float
     keepalive_s: float
     top_logprobs: int
+    one_system: bool = False
+    harmless: frozenset[str] = frozenset()
 
 
 class EngineView(Protocol):
@@ -119,7 +128,8 @@ class CaptureProxy:
         self._options = options
         self._view = view
         self._learner = learner
-        self._drivers: set[_Driver] = set()
+        self._around = Surroundings(desk, engine, store, view)
+        self._drivers: set[Driver] = set()
         self._taken = 0
         self._idle = asyncio.Event()
         self._stopping = False
@@ -131,29 +141,89 @@ class CaptureProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request on a wire route."""
+        route = find_route(scope["method"], scope["path"], scope.get("query_string", b""))
         try:
-            await self._route(scope, receive, send)
+            if route is None:
+                await self._stray(scope, send)
+            elif route.action is Action.GENERATE:
+                await self._call(route, scope, receive, send)
+            elif route.action is Action.COUNT:
+                await self._count(route, scope, receive, send)
+            else:
+                await self._models(route, scope, send)
         except ClientDisconnected:
             return
         except ExplorerError as error:
-            await send_error(send, error)
+            wire = wire_at(scope["path"]) if route is None else route.wire
+            answers = Answers(wire, PLAIN, new_call_id(now_us()))
+            await send_whole(send, answers.of(error))
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"].rstrip("/")
-        if path == "/v1/chat/completions" and method == "POST":
-            await self._call(scope, receive, send)
-        elif path == "/v1/models" and method in ("GET", "HEAD"):
-            body = chat.models_body([self._view.model() or "unknown"], now_us() // 1_000_000)
-            await send_body(send, 200, body if method == "GET" else b"")
-        elif path in ("", "/v1") and method in ("GET", "HEAD"):
-            await send_body(send, 200, b'{"status":"ok"}' if method == "GET" else b"")
+    async def _models(self, route: Route, scope: Scope, send: Send) -> None:
+        name = self._view.model() or "unknown"
+        if route.wire is google:
+            one = route.target.model
+            body = google.models_body([name]) if one is None else google.model_body(one)
+        elif route.action is Action.MODEL:
+            body = chat.model_body(route.target.model or name, now_us() // 1_000_000)
         else:
-            raise NotFound(
-                f"{method} {scope['path']} is not a wire route of this server; it speaks "
-                "POST /v1/chat/completions and GET /v1/models"
-            )
+            body = chat.models_body([name], now_us() // 1_000_000)
+        await send_whole(send, Outgoing(200, b"" if scope["method"] == "HEAD" else body))
 
-    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _stray(self, scope: Scope, send: Send) -> None:
+        """A request at no route. Asking (HEAD, GET) is harmless; what wanted a reply is put
+        on record, so that an empty rollout is explained."""
+        method, path = scope["method"], scope["path"]
+        if method == "HEAD" or (method == "GET" and path.rstrip("/") in ("", "/v1")):
+            body = b"" if method == "HEAD" else b'{"status":"ok"}'
+            await send_whole(send, Outgoing(200, body))
+            return
+        error: ExplorerError = NotFound(
+            f"{method} {path[:200]} is not a wire route of this server; it speaks "
+            f"{ROUTES_IN_WORDS}"
+        )
+        upgrade = any(name == b"upgrade" for name, _ in scope["headers"])
+        if upgrade:
+            error = UpgradeUnsupported(
+                "this server speaks HTTP with server-sent events and no websockets; switch "
+                "the harness to HTTP (for Codex: supports_websockets = false in the "
+                "provider's settings)"
+            )
+        if method != "GET" or upgrade:
+            with contextlib.suppress(UnknownKey):
+                await self._record_stray(scope, error)
+        raise error
+
+    async def _record_stray(self, scope: Scope, error: ExplorerError) -> None:
+        live = await self._desk.find(capture_keys(scope))
+        if live.strays >= _MOST_STRAYS:
+            return
+        live.strays += 1
+        time_us = now_us()
+        wire = wire_at(scope["path"])
+        draft = Draft(
+            new_call_id(time_us), live.rollout.rollout_id, live.take_sequence(), wire.DIALECT
+        )
+        draft.started(time_us, b"", keepable_headers(scope["headers"]))
+        call = draft.refused(time_us, error, FailureKind.UNSUPPORTED)
+        # The answer is the same whether or not it could be written down.
+        with contextlib.suppress(StoreFailed):
+            await self._store.commit_call(call, draft.bodies())
+
+    async def _count(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        """How long a prompt is, by the engine's own tokenizer; nothing is recorded."""
+        live = await self._desk.find(capture_keys(scope))
+        raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
+        request = route.wire.parse_request(raw, route.target, None)
+        if request.recall:
+            earlier = await asyncio.to_thread(
+                earlier_calls, self._store, live.rollout.rollout_id, request.recall
+            )
+            request = route.wire.parse_request(raw, route.target, earlier)
+        shaped = shape(request, self._plan(live))
+        tokens = len(await self._engine.tokenize(shaped.body))
+        await send_whole(send, Outgoing(200, route.wire.count_reply(tokens)))
+
+    async def _call(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         # The key is looked up before a byte of the body is read.
         live = await self._desk.find(capture_keys(scope))
         if self._stopping:
@@ -166,34 +236,69 @@ class CaptureProxy:
                 retry_after_s=1,
             )
         self._taken += 1
-        driver: _Driver | None = None
         try:
             raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
-            driver = _Driver(self, live, receive, send)
-            self._drivers.add(driver)
-            await driver.run(raw, keepable_headers(scope["headers"]))
+            headers = keepable_headers(scope["headers"])
+            call_id = new_call_id(now_us())
+            attempt = None
+            evidence = evidence_in(headers)
+            if evidence is not None:
+                attempt = _attempt(call_id, evidence, raw, scope["path"])
+                earlier = live.retries.find(evidence, attempt)
+                if earlier is not None and await self._replayed(live, earlier, send):
+                    return
+                live.retries.open(attempt)
+            context = self._context(route, live, call_id)
+            await self._drive(
+                Driver(self._around, live, context, receive, send, attempt), raw, headers
+            )
         finally:
             self._taken -= 1
-            if driver is not None:
-                self._drivers.discard(driver)
             if not self._drivers:
                 self._idle.set()
 
-    def context(self, live: LiveRollout) -> CallContext:
-        """The context of a new call of `live`."""
-        rollout: Rollout = live.rollout
+    async def _drive(self, driver: Driver, raw: bytes, headers: Headers) -> None:
+        self._drivers.add(driver)
+        try:
+            await driver.run(raw, headers)
+        finally:
+            self._drivers.discard(driver)
+        if driver.exchange.learned:
+            self._learner.learn(driver.exchange.learned)
+
+    async def _replayed(self, live: LiveRollout, earlier: Attempt, send: Send) -> bool:
+        """Gives a retry the reply of the call that it repeats; False where that call came
+        to nothing, so that this one is made."""
+        earlier.waiting += 1
+        try:
+            answer = await asyncio.shield(earlier.answer)
+        finally:
+            earlier.waiting -= 1
+        if answer is None:
+            return False
+        await self._desk.joined(live, earlier.call_id)
+        await send(start_message(answer.status, answer.headers))
+        await send({"type": "http.response.body", "body": answer.body})
+        return True
+
+    def _plan(self, live: LiveRollout) -> SamplingPlan:
+        return SamplingPlan(
+            level=self._view.level(),
+            purpose=live.rollout.purpose,
+            sampling=live.rollout.sampling,
+            top_logprobs=self._options.top_logprobs,
+            model=self._view.model(),
+            one_system=self._options.one_system,
+            harmless=self._options.harmless,
+        )
+
+    def _context(self, route: Route, live: LiveRollout, call_id: CallId) -> CallContext:
         options = self._options
         return CallContext(
-            call_id=new_call_id(now_us()),
-            rollout=rollout,
+            call_id=call_id,
+            rollout=live.rollout,
             sequence=live.take_sequence(),
-            plan=SamplingPlan(
-                level=self._view.level(),
-                purpose=rollout.purpose,
-                sampling=rollout.sampling,
-                top_logprobs=options.top_logprobs,
-                model=self._view.model(),
-            ),
+            plan=self._plan(live),
             place=live.lineage.place,
             weight_version=lambda: self._desk.weight_version,
             certificate=self._view.certificate,
@@ -201,6 +306,9 @@ class CaptureProxy:
             timeout_s=options.engine_timeout_s,
             hold_s=options.hold_s,
             keepalive_s=options.keepalive_s,
+            wire=route.wire,
+            target=route.target,
+            ledger=live.ledger,
         )
 
     async def stop(self, grace_s: float = 5.0) -> None:
@@ -214,187 +322,13 @@ class CaptureProxy:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
 
 
-class _Driver:
-    """Drives one exchange: one queue of events, at most one engine task and timer."""
-
-    def __init__(
-        self, proxy: CaptureProxy, live: LiveRollout, receive: Receive, send: Send
-    ) -> None:
-        self._proxy = proxy
-        self._live = live
-        self._receive = receive
-        self._send = send
-        self._exchange = Exchange(proxy.context(live))
-        self._events: deque[ev.Event] = deque()
-        self._wake = asyncio.Event()
-        self._engine_task: asyncio.Task[None] | None = None
-        self._watch_task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._watcher: asyncio.TimerHandle | None = None
-        self._finished = False
-
-    def push(self, event: ev.Event) -> None:
-        """Adds an event; the running driver takes it in order."""
-        self._events.append(event)
-        self._wake.set()
-
-    async def run(self, raw: bytes, headers: tuple[tuple[str, str], ...]) -> None:
-        """From the whole request to the last byte of the reply."""
-        call_id = self._exchange.context.call_id
-        self._live.in_flight.add(call_id)
-        self.push(ev.Received(now_us(), raw, headers))
-        try:
-            while not self._finished:
-                while not self._events:
-                    self._wake.clear()
-                    await self._wake.wait()
-                event = self._events.popleft()
-                for command in await self._handle(event):
-                    await self._obey(command)
-            if self._exchange.learned:
-                self._proxy._learner.learn(self._exchange.learned)
-        finally:
-            self._live.in_flight.discard(call_id)
-            for pending in (self._engine_task, self._watch_task, self._timer, self._watcher):
-                if pending is not None:
-                    pending.cancel()
-
-    async def _handle(self, event: ev.Event) -> list[ev.Command]:
-        size = 0
-        if isinstance(event, ev.Received):
-            size = len(event.raw)
-        elif isinstance(event, ev.EngineAnswered):
-            size = len(event.reply.body)
-        try:
-            if size > _HEAVY_BYTES:
-                return await asyncio.to_thread(self._exchange.handle, event)
-            return self._exchange.handle(event)
-        except Exception as error:  # the request edge: a call must end recorded
-            log.exception("call %s: our own code failed", self._exchange.context.call_id)
-            detail = f"the proxy could not handle this: {type(error).__name__}"
-            return self._exchange.failed_here(event, detail)
-
-    async def _obey(self, command: ev.Command) -> None:
-        match command:
-            case ev.Admit():
-                admitted = self._proxy._store.admit(command.admission)
-                admitted.add_done_callback(_forget)
-            case ev.Ask():
-                loop = asyncio.get_running_loop()
-                self._engine_task = loop.create_task(self._ask(command.request))
-                # A reply that comes at once needs nobody to watch the client meanwhile.
-                self._watcher = loop.call_later(_WATCH_AFTER_S, self._start_watching)
-            case ev.CancelEngine():
-                if self._engine_task is not None:
-                    self._engine_task.cancel()
-            case ev.Commit():
-                await self._commit(command)
-            case ev.StartReply():
-                await self._emit(
-                    {
-                        "type": "http.response.start",
-                        "status": command.status,
-                        "headers": [
-                            (name.encode("latin-1"), value.encode("latin-1"))
-                            for name, value in command.headers
-                        ],
-                    }
-                )
-            case ev.Send():
-                await self._emit(
-                    {
-                        "type": "http.response.body",
-                        "body": command.data,
-                        "more_body": command.more,
-                    }
-                )
-            case ev.WakeAfter():
-                if self._timer is not None:
-                    self._timer.cancel()
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(
-                    command.seconds, lambda: self.push(ev.TimerFired(now_us()))
-                )
-            case ev.Done():
-                self._finished = True
-
-    async def _emit(self, message: dict[str, Any]) -> None:
-        # A send to a client that left is no failure of the call, which is durable.
-        with contextlib.suppress(OSError):
-            await self._send(message)
-
-    async def _ask(self, request: EngineRequest) -> None:
-        try:
-            reply = await self._proxy._engine.generate(request)
-        except UpstreamFailed as error:
-            broke = ev.broke(now_us(), error)
-            if broke.kind is FailureKind.UPSTREAM_UNREACHABLE:
-                self._proxy._view.trouble()
-            self.push(broke)
-        except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
-            self.push(
-                ev.EngineBroke(
-                    now_us(),
-                    FailureKind.UPSTREAM_MALFORMED,
-                    f"the engine client failed: {type(error).__name__}: {error}",
-                )
-            )
-        else:
-            self.push(ev.EngineAnswered(now_us(), reply))
-
-    def _start_watching(self) -> None:
-        self._watch_task = asyncio.get_running_loop().create_task(self._watch())
-
-    async def _watch(self) -> None:
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.push(ev.ClientLeft(now_us()))
-                return
-
-    async def _commit(self, command: ev.Commit) -> None:
-        call: Call = command.call
-        try:
-            await self._proxy._store.commit_call(call, command.bodies)
-        except StoreFailed as error:
-            self.push(ev.StoreBroke(now_us(), error.message))
-        else:
-            self._proxy._desk.settled(self._live, call)
-            self.push(ev.Stored(now_us()))
+def _attempt(call_id: CallId, evidence: Evidence, raw: bytes, path: str) -> Attempt:
+    answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+    return Attempt(call_id, evidence.key, canonical_digest(raw), path, now_us(), answer)
 
 
-def _forget(future: asyncio.Future[None]) -> None:
-    """Admission is not waited for; a failure shows at the commit that follows."""
-    if not future.cancelled():
-        future.exception()
-
-
-async def send_body(
-    send: Send,
-    status: int,
-    body: bytes,
-    headers: Iterable[tuple[str, str]] = JSON_HEADERS,
-) -> None:
+async def send_whole(send: Send, answer: Outgoing) -> None:
     """One whole response."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                *((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
-                (b"content-length", str(len(body)).encode()),
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, error: ExplorerError) -> None:
-    """An error in the caller's dialect, with what an SDK needs to decide on a retry."""
-    body = chat.error_body(error.status, error.code, error.message)
-    headers = list(JSON_HEADERS)
-    if error.retryable:
-        headers.append(("retry-after", str(error.details.get("retry_after_s", 1))))
-    else:
-        headers.append(("x-should-retry", "false"))
-    await send_body(send, error.status, body, headers)
+    headers = (*answer.headers, ("content-length", str(len(answer.body))))
+    await send(start_message(answer.status, headers))
+    await send({"type": "http.response.body", "body": answer.body})

@@ -11,9 +11,10 @@ Constraints that change what may be said pass through, and the call is masked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from explorer.capture.forwarding import FORWARDED, arranged
 from explorer.records import CaptureLevel, Purpose
 from explorer.wire.neutral import NeutralRequest
 
@@ -49,6 +50,8 @@ SAMPLING_FIELDS = (
     "continue_final_message",
     "add_generation_prompt",
 )
+
+_LIMITS = ("max_completion_tokens", "max_tokens")
 
 NEUTRAL: dict[str, float | int] = {
     "top_p": 1.0,
@@ -118,6 +121,9 @@ _SAMPLERS: dict[str, float] = {
 }
 
 
+_KNOWN = FORWARDED.union(SAMPLING_FIELDS, NEUTRAL, _IF_TRUE, _IF_GIVEN, _SAMPLERS)
+
+
 @dataclass(frozen=True, slots=True)
 class Shaped:
     """A request ready for the engine, with what was decided about it."""
@@ -140,6 +146,8 @@ class SamplingPlan:
             the harness's.
         top_logprobs: alternatives to record per token (0 to 20).
         model: name to ask the engine for; None keeps the caller's.
+        one_system: the engine's template takes one leading system message only.
+        harmless: fields of requests that a person vouches for: they shape no sampling.
     """
 
     level: CaptureLevel
@@ -147,6 +155,8 @@ class SamplingPlan:
     sampling: Mapping[str, Any]
     top_logprobs: int = 0
     model: str | None = None
+    one_system: bool = False
+    harmless: frozenset[str] = frozenset()
 
 
 def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
@@ -161,6 +171,8 @@ def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
             body.pop(key, None)
     if plan.model is not None:
         body["model"] = plan.model
+    if "messages" in body:
+        body["messages"] = arranged(body["messages"], one_system=plan.one_system)
     requested = {key: asked[key] for key in SAMPLING_FIELDS if key in asked}
     body.update(plan.sampling)
     if plan.level is not CaptureLevel.TEXT:
@@ -176,16 +188,43 @@ def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
         body=body,
         requested=requested,
         submitted={key: body[key] for key in SAMPLING_FIELDS if key in body},
-        constraints=constraints(body),
+        constraints=(*constraints(body), *_unknown(asked, plan.harmless)),
         greedy=isinstance(temperature, int | float) and temperature < GREEDY_BELOW,
         max_tokens=_limit(body),
     )
 
 
+def cap(shaped: Shaped, max_tokens: int | None) -> Shaped:
+    """The same request with at most `max_tokens` to be sampled (None: as it is)."""
+    if max_tokens is None or (
+        shaped.max_tokens is not None and shaped.max_tokens <= max_tokens
+    ):
+        return shaped
+    body = {key: value for key, value in shaped.body.items() if key not in _LIMITS}
+    name = "max_tokens" if "prompt" in body else "max_completion_tokens"
+    body[name] = max_tokens
+    submitted = {key: body[key] for key in SAMPLING_FIELDS if key in body}
+    return replace(shaped, body=body, submitted=submitted, max_tokens=max_tokens)
+
+
+def _unknown(body: Mapping[str, Any], harmless: frozenset[str]) -> tuple[str, ...]:
+    """Fields that we do not know. They are sent as they came, and an engine might let them
+    shape the sampling: then nobody could say what the tokens were drawn from."""
+    return tuple(
+        f"unknown_field:{key[:60]}" for key in body if key not in _KNOWN and key not in harmless
+    )
+
+
 def _ask_for_capture(body: dict[str, Any], plan: SamplingPlan) -> None:
     body["return_token_ids"] = True
+    asked = body.get("logprobs" if "prompt" in body else "top_logprobs")
+    if "prompt" in body:
+        # A plain completion has the older form: a number, 0 for the sampled token alone.
+        body["logprobs"] = max(
+            plan.top_logprobs, asked if type(asked) is int and 0 <= asked <= 20 else 0
+        )
+        return
     body["logprobs"] = True
-    asked = body.get("top_logprobs")
     body["top_logprobs"] = max(
         plan.top_logprobs, asked if type(asked) is int and 0 <= asked <= 20 else 0
     )
@@ -232,7 +271,7 @@ def _strict(tools: Any) -> bool:
 
 
 def _limit(body: Mapping[str, Any]) -> int | None:
-    for key in ("max_completion_tokens", "max_tokens"):
+    for key in _LIMITS:
         value = body.get(key)
         if type(value) is int:
             return value

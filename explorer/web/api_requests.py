@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
 
+from explorer.capture.budgets import LIMITS, ON_SPENT
 from explorer.capture.ids import is_id
 from explorer.errors import InvalidValue, NotFound
 from explorer.records import (
@@ -25,8 +26,10 @@ from explorer.records import (
     Rollout,
     RolloutId,
     RolloutRecord,
+    Streaming,
 )
 from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
+from explorer.web.closing import CLOSING_FIELDS, closing_payload
 
 _TEXT_LIMIT = 200
 _METADATA_LIMIT = 64 * 1024
@@ -161,6 +164,28 @@ def _object(body: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
+def _budgets(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits of a rollout by name, and what happens when one is used up."""
+    budgets = _object(body, "budgets")
+    _only(budgets, {*LIMITS, "on_spent"})
+    for name in LIMITS:
+        value = budgets.get(name)
+        if value is None:
+            continue
+        whole = type(value) is int or (name == "wall_s" and type(value) is float)
+        if not whole or value <= 0:
+            kind = "number of seconds" if name == "wall_s" else "whole number"
+            raise InvalidValue(
+                f"`budgets.{name}` must be a {kind} above 0", path=f"$.budgets.{name}"
+            )
+    if budgets.get("on_spent") not in (None, *ON_SPENT):
+        raise InvalidValue(
+            f"`budgets.on_spent` must be one of {', '.join(ON_SPENT)}",
+            path="$.budgets.on_spent",
+        )
+    return {name: value for name, value in budgets.items() if value is not None}
+
+
 def read_new_rollout(raw: bytes) -> Rollout:
     """What a caller wants of a new rollout; every field is optional.
 
@@ -175,11 +200,11 @@ def read_new_rollout(raw: bytes) -> Rollout:
             *("streaming", "purpose", "harness", "harness_version"),
         },
     )
-    for key in ("budgets", "streaming"):
-        if body.get(key):
-            raise InvalidValue(
-                f"`{key}` is not enforced by this version, so it is refused rather than ignored"
-            )
+    try:
+        streaming = Streaming(body.get("streaming") or Streaming.SYNTHESISED)
+    except ValueError as error:
+        known = ", ".join(Streaming)
+        raise InvalidValue(f"`streaming` must be one of {known}", path="$.streaming") from error
     try:
         purpose = Purpose(body.get("purpose") or "train")
     except ValueError as error:
@@ -200,6 +225,8 @@ def read_new_rollout(raw: bytes) -> Rollout:
         harness_version=_text(body, "harness_version"),
         metadata=_object(body, "metadata"),
         sampling=_sampling(_object(body, "sampling")),
+        budgets=_budgets(body),
+        streaming=streaming,
     )
 
 
@@ -242,16 +269,14 @@ def read_reward(raw: bytes) -> Reward:
 
 
 def read_close(raw: bytes) -> Closing:
-    """`{ok?, reason?, terminal_call_id?, terminal_response_id?}`.
+    """`{ok?, reason?, terminal_call_id?, terminal_response_id?, exit_code?, …}`.
 
     Raises:
         InvalidValue: names the field.
     """
     body = read_object(raw)
-    named = ("terminal_call_id", "terminal_response_id", "exit_code")
-    _only(body, {"ok", "reason", *named})
-    payload = {key: body[key] for key in named if body.get(key) is not None}
-    return Closing(_flag(body, "ok"), _text(body, "reason"), payload)
+    _only(body, {"ok", "reason", *CLOSING_FIELDS})
+    return Closing(_flag(body, "ok"), _text(body, "reason"), closing_payload(body))
 
 
 _OVERRIDES = ("role", "exclude_call", "exclude_span", "accept_logprobs", "accept_versions")

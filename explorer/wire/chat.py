@@ -11,22 +11,22 @@ chunks gives back the reply (a test proves it).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from explorer.errors import BadRequest
+from explorer.errors import BadRequest, EngineMalformed
 from explorer.records import Dialect
 from explorer.wire import openai_errors, sse
 from explorer.wire.claims import body_claims
 from explorer.wire.jsonbytes import encode, read_object
 from explorer.wire.neutral import Earlier, NeutralRequest, Wants
-from explorer.wire.protocol import Target, WireError
+from explorer.wire.protocol import PLAIN, Target, WireError
 
 DIALECT = Dialect.CHAT
 ID_PREFIX = "chatcmpl-"
 DONE = sse.encode(b"[DONE]")
-_PLAIN = Target()
 
 # Top-level keys that only exist because capture asked for them.
 _CAPTURE_TOP = ("prompt_token_ids", "prompt_text", "prompt_logprobs", "kv_transfer_params")
@@ -36,7 +36,7 @@ _TOOL_DELTA_KEYS = ("id", "type", "function")
 
 
 def parse_request(
-    raw: bytes, target: Target = _PLAIN, earlier: Mapping[str, Earlier] | None = None
+    raw: bytes, target: Target = PLAIN, earlier: Mapping[str, Earlier] | None = None
 ) -> NeutralRequest:
     """The caller's chat request; `target` and `earlier` say nothing here.
 
@@ -220,6 +220,9 @@ def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
     Returns:
         A chat completion; ``_complete`` is True when `[DONE]` was seen, and
         ``_error`` holds an error event's object.
+
+    Raises:
+        EngineMalformed: an event is no JSON, or holds something else than it must.
     """
     merged: dict[str, Any] = {"object": "chat.completion", "choices": []}
     choices: dict[int, dict[str, Any]] = {}
@@ -227,7 +230,10 @@ def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
         if event.data == "[DONE]":
             merged["_complete"] = True
             continue
-        chunk = orjson.loads(event.data)
+        try:
+            chunk = orjson.loads(event.data)
+        except orjson.JSONDecodeError as error:
+            raise EngineMalformed(f"a streamed event is not JSON: {error}") from error
         if not isinstance(chunk, dict):
             continue
         if chunk.get("error") is not None:
@@ -236,7 +242,9 @@ def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
         for key, value in chunk.items():
             if key not in ("choices", "object") and value is not None:
                 merged[key] = value
-        for piece in chunk.get("choices") or []:
+        for piece in _list(chunk.get("choices"), "choices"):
+            if not isinstance(piece, dict):
+                raise EngineMalformed("a streamed choice is no object")
             _merge_choice(choices, piece)
     merged["choices"] = [choices[index] for index in sorted(choices)]
     for choice in merged["choices"]:
@@ -245,22 +253,36 @@ def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
     return merged
 
 
+def _list(value: Any, what: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise EngineMalformed(f"`{what}` of a streamed event is no list")
+    return value
+
+
 def _merge_choice(choices: dict[int, dict[str, Any]], piece: Mapping[str, Any]) -> None:
     index = piece.get("index") or 0
+    if type(index) is not int:
+        raise EngineMalformed("the index of a streamed choice is no number")
     choice = choices.setdefault(
         index, {"index": index, "message": {"role": "assistant"}, "finish_reason": None}
     )
     for key, value in piece.items():
-        if key in ("index", "delta") or value is None:
+        if key in ("index", "delta", "message") or value is None:
             continue
         if key == "token_ids":
-            choice["token_ids"] = choice.get("token_ids", []) + list(value)
+            choice["token_ids"] = choice.get("token_ids", []) + _list(value, key)
         elif key == "logprobs":
+            entries = _list(value.get("content"), key) if isinstance(value, dict) else []
             kept = choice.setdefault("logprobs", {"content": []})
-            kept["content"] = (kept.get("content") or []) + (value.get("content") or [])
+            kept["content"] = kept["content"] + entries
         else:
             choice[key] = value
-    _merge_delta(choice["message"], piece.get("delta") or {})
+    delta = piece.get("delta") or {}
+    if not isinstance(delta, dict):
+        raise EngineMalformed("a streamed delta is no object")
+    _merge_delta(choice["message"], delta)
 
 
 def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
@@ -268,16 +290,21 @@ def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
         if value is None:
             continue
         if key == "tool_calls":
-            for call in value:
+            for call in _list(value, key):
+                if not isinstance(call, dict):
+                    raise EngineMalformed("a streamed tool call is no object")
                 _merge_tool(message.setdefault("tool_calls", []), call)
         elif isinstance(value, str) and key != "role":
-            message[key] = (message.get(key) or "") + value
+            held = message.get(key)
+            message[key] = (held if isinstance(held, str) else "") + value
         else:
             message[key] = value
 
 
 def _merge_tool(calls: list[dict[str, Any]], delta: Mapping[str, Any]) -> None:
     function = delta.get("function") or {}
+    if not isinstance(function, dict):
+        raise EngineMalformed("the function of a streamed tool call is no object")
     wire_index = delta.get("index")
     known = [call for call in calls if call.get("_index") == wire_index]
     renamed = bool(known) and delta.get("id") not in (None, known[-1].get("id"))
@@ -291,18 +318,39 @@ def _merge_tool(calls: list[dict[str, Any]], delta: Mapping[str, Any]) -> None:
         return
     target = known[-1] if known else calls[-1]
     arguments = function.get("arguments")
-    if arguments:
-        held = target["function"].get("arguments") or ""
-        target["function"]["arguments"] = held + arguments
+    if isinstance(arguments, str) and arguments:
+        held = target["function"].get("arguments")
+        target["function"]["arguments"] = (held if isinstance(held, str) else "") + arguments
+
+
+def model_body(name: str, created: int) -> bytes:
+    """`GET /v1/models/{name}`: any name is served, by the engine's one model."""
+    return orjson.dumps(_model(name, created))
+
+
+def _model(name: str, created: int) -> dict[str, Any]:
+    # The last three are what Anthropic's SDK reads.
+    stamp = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "rollout-explorer",
+        "type": "model",
+        "display_name": name,
+        "created_at": stamp,
+    }
 
 
 def models_body(names: Iterable[str], created: int) -> bytes:
     """`GET /v1/models`."""
-    data = [
-        {"id": name, "object": "model", "created": created, "owned_by": "rollout-explorer"}
-        for name in names
-    ]
-    return orjson.dumps({"object": "list", "data": data})
+    data = [_model(name, created) for name in names]
+    return orjson.dumps({"object": "list", "data": data, "has_more": False})
+
+
+def count_reply(tokens: int) -> bytes:
+    """The length of a prompt; OpenAI's chat has no such route, so the shape is ours."""
+    return orjson.dumps({"input_tokens": tokens})
 
 
 refusal = openai_errors.refusal

@@ -31,6 +31,9 @@ class Target:
     sse: bool = True
 
 
+PLAIN = Target()
+
+
 @dataclass(frozen=True, slots=True)
 class WireError:
     """An error before a dialect words it.
@@ -113,6 +116,10 @@ class Wire(Protocol):
 
     def merge_stream(self, events: Iterable[sse.Event]) -> dict[str, Any]:
         """What a client reads from our stream: equal to the `served` it was made from."""
+        ...
+
+    def count_reply(self, tokens: int) -> bytes:
+        """The answer to a question about the length of a prompt."""
         ...
 
     def refusal(self, error: WireError) -> Refusal:

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from urllib.parse import parse_qsl, unquote
 
 from explorer.wire import chat, completions, google, messages, responses
-from explorer.wire.protocol import Target, Wire
+from explorer.wire.protocol import PLAIN, Target, Wire
 
 
 class Action(Enum):
@@ -33,7 +33,7 @@ class Route:
 
     wire: Wire
     action: Action
-    target: Target = Target()
+    target: Target = PLAIN
 
 
 _POST: dict[str, tuple[Wire, Action]] = {

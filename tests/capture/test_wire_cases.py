@@ -129,7 +129,8 @@ def test_sse_15_a_failure_in_mid_stream_is_an_error_event(live: Live) -> None:
     response = live.chat(key, messages=[said("late error")], stream=True)
     assert response.status_code == 200  # the status line was held back as long as told
     events = [line for line in response.text.splitlines() if line.startswith("data:")]
-    assert json.loads(events[-2].removeprefix("data:"))["error"]["message"] == "worker lost"
+    told = json.loads(events[-2].removeprefix("data:"))["error"]["message"]
+    assert told == "500 service overloaded, try again: worker lost"
     assert events[-1] == "data: [DONE]"
     (call,) = live.calls(rollout)
     assert (call["status"], call["upstream_status"]) == ("failed", 500)

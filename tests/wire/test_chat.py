@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from explorer.errors import BadRequest
 from explorer.wire import chat, sse
 from explorer.wire.neutral import NeutralRequest
+from explorer.wire.protocol import WireError
 
 REPLY: dict[str, Any] = {
     "id": "chatcmpl-upstream",
@@ -119,9 +120,9 @@ def test_the_stream_is_lossless(
     reply = REPLY | {"choices": [REPLY["choices"][0] | {"message": message}]}
     asked = request(stream=True, logprobs=True, stream_options={"include_usage": usage})
     served = chat.serve(reply, asked, "abc")
-    parts = chat.stream_reply(served, asked.wants)
-    assert parts[-1] == chat.DONE
-    merged = chat.merge_stream(events_of(*parts))
+    stream = chat.streamer(asked, "abc", "m").finish(served)
+    assert stream.endswith(chat.DONE)
+    merged = chat.merge_stream(events_of(stream))
     assert merged["_complete"] is True
     (choice,) = merged["choices"]
     said = {key: value for key, value in choice["message"].items() if value not in (None, "")}
@@ -206,5 +207,30 @@ def test_tool_10_an_index_gap_keeps_both_calls() -> None:
 
 
 def test_an_error_inside_a_stream_ends_with_done() -> None:
-    parts = chat.error_event(chat.error_body(502, "upstream_failed", "gone"))
+    parts = chat.error_event(WireError(502, "upstream_failed", "gone"))
     assert [event.data for event in events_of(parts)][-1] == "[DONE]"
+
+
+@given(TEXT, TEXT, CALLS, st.lists(st.integers(0, 8), max_size=4))
+def test_text_passed_on_early_and_the_rest_make_the_whole_reply(
+    content: str, reasoning: str, calls: list[tuple[str, str]], cuts: list[int]
+) -> None:
+    message: dict[str, Any] = {"role": "assistant", "content": content, "reasoning": reasoning}
+    if calls:
+        message["tool_calls"] = [
+            {"id": f"c{n}", "type": "function", "function": {"name": a, "arguments": b}}
+            for n, (a, b) in enumerate(calls)
+        ]
+    asked = request(stream=True)
+    reply = REPLY | {"choices": [REPLY["choices"][0] | {"message": message}]}
+    served = chat.serve(reply, asked, "abc")
+    streamer = chat.streamer(asked, "abc", "m")
+    early = [streamer.live(reasoning, "")] if reasoning else []
+    position = 0
+    for cut in cuts:
+        early.append(streamer.live("", content[position : position + cut]))
+        position += cut
+    merged = chat.merge_stream(events_of(*early, streamer.finish(served)))
+    said = {k: v for k, v in merged["choices"][0]["message"].items() if v not in (None, "")}
+    assert said == {key: value for key, value in message.items() if value not in (None, "")}
+    assert merged["choices"][0]["finish_reason"] == "stop"
