@@ -146,6 +146,64 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
     server.run_loop(server.run(settings, ready))
 
 
+def _list_profiles(context: click.Context, _parameter: click.Parameter, on: bool) -> None:
+    if on:
+        from explorer.running import list_profiles
+
+        list_profiles(as_json=bool(context.params.get("as_json")))
+        context.exit(0)
+
+
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD [ARG]...")
+@click.option("--harness", metavar="PROFILE", help="Profile, or a TOML file with one.")
+@click.option("--wire", metavar="DIALECT", help="What it shall speak (default: its first).")
+@_store
+@_engine
+@_model
+@_host
+@_port
+@click.option("--public-url", help="Address that the harness reaches the server by.")
+@click.option("--run", help="Name of the run it belongs to.")
+@click.option("--task", help="What is attempted.")
+@click.option("--group", help="Rollouts compared with each other.")
+@click.option("--purpose", type=click.Choice(["train", "eval"]), default="train")
+@click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
+@click.option("--ok-from-exit", is_flag=True, help="Exit code 0: succeeded; other: failed.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Longest run (seconds)."
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="From a signal or the time-out to SIGKILL for all it started (seconds).",
+)
+@click.option("--keep-config", is_flag=True, help="Do not remove the written files.")
+@click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, help="End with one line of JSON."
+)
+@click.option(
+    "--list",
+    is_flag=True,
+    expose_value=False,
+    callback=_list_profiles,
+    help="Print the profiles and exit.",
+)
+def run(**flags: Any) -> None:
+    """Run a harness under a fresh rollout, and close it when the harness ends.
+
+    The harness is pointed at the server that has the store open, or at one that is started
+    for as long as the command runs. Exit status: that of CMD, 128 + n after signal n; 124
+    when it timed out and still ended with 0; 127 when there is no such command.
+    """
+    from explorer.running import request, run_harness
+
+    settings, wanted = request(flags, dict(_pair(text) for text in flags.pop("meta")))
+    sys.exit(run_harness(settings, wanted, as_json=flags["as_json"]))
+
+
 @cli.command()
 @_engine
 @_model

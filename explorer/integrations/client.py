@@ -94,6 +94,11 @@ class ExplorerClient:
         answer: dict[str, Any] = await self.request("GET", f"/api/v1/rollouts/{rollout_id}")
         return answer
 
+    async def engine(self) -> dict[str, Any]:
+        """The engine's certificate, with its model and context length."""
+        answer: dict[str, Any] = await self.request("GET", "/api/v1/engine")
+        return answer
+
     async def list(self, query: str = "") -> dict[str, Any]:
         """One page of rollouts; `query` as in the address."""
         path = "/api/v1/rollouts" + (f"?{query}" if query else "")

@@ -27,6 +27,7 @@ ROOMS = (
     "export",
     "web",
     "integrations",
+    "harness",
     "demo",
     "top",
 )
@@ -39,6 +40,7 @@ TOP = {
     "server",
     "reach",
     "runfile",
+    "running",
     "doctor",
     "certifier",
     "vocabularies",
@@ -50,6 +52,9 @@ FORBIDDEN = {
     "wire": {"trace", "custody"},
     "engine": {"trace", "custody"},
     "integrations": {"custody", "trace", "wire", "engine", "store", "capture", "access", "web"},
+    "harness": {
+        *("custody", "trace", "wire", "engine", "store", "capture", "access", "export", "web"),
+    },
     "demo": {"custody", "trace", "wire", "engine", "store", "capture", "access", "web"},
 }
 HARD_LINES, SOFT_LINES, FUNCTION_LINES, PARAMETERS = 600, 400, 60, 7

@@ -1,0 +1,1 @@
+"""Known harnesses as data, and running one under a fresh rollout."""
