@@ -143,8 +143,9 @@ class _OpenCalls:
         named = [pair for pair in self._open if pair[1] == name] or self._open
         if not named:
             return None
-        self._open.remove(named[0])
-        return named[0][0]
+        found = named[0]
+        self._open.remove(found)
+        return found[0]
 
 
 def _model_turn(

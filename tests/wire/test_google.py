@@ -125,6 +125,8 @@ def test_results_without_ids_find_their_calls_by_name_and_order() -> None:
         (ids[2], '{"x":2}'),
         (None, "and?"),
     ]
+    renamed = turns({"role": "model", "parts": [call("f", {})]}, {"parts": [answer("h", {})]})
+    assert renamed[1]["tool_call_id"] == renamed[0]["tool_calls"][0]["id"]
     orphan = ask(contents=[{"parts": [answer("f", "text")]}])
     assert orphan.messages[0]["content"] == "text"
     assert [note.code for note in orphan.notes] == ["tool_result_unpaired"]
