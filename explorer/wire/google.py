@@ -120,9 +120,9 @@ def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
     return google_stream.merge(events)
 
 
-def count_reply(n: int) -> bytes:
+def count_reply(tokens: int) -> bytes:
     """The answer of ``countTokens``."""
-    return orjson.dumps({"totalTokens": n})
+    return orjson.dumps({"totalTokens": tokens})
 
 
 def _model(name: str) -> dict[str, Any]:

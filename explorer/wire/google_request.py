@@ -294,7 +294,7 @@ def _response_format(config: Mapping[str, Any]) -> dict[str, Any] | None:
 def _enable_thinking(config: Mapping[str, Any]) -> bool | None:
     budget = pick(config, "thinkingBudget")
     if budget is not None:
-        return budget != 0
+        return bool(budget != 0)
     if pick(config, "thinkingLevel") is not None or pick(config, "includeThoughts") is True:
         return True
     return None

@@ -51,7 +51,7 @@ def json_schema(schema: Any, depth: int = 0) -> Any:
         raise BadRequest("a schema is nested too deeply")
     made: dict[str, Any] = {}
     for name, value in schema.items():
-        key = _RENAMED.get(name, name)
+        key = str(_RENAMED.get(name, name))
         if key not in _DROPPED:
             made[key] = _keyword(key, value, depth + 1)
     if isinstance(made.get("type"), str):

@@ -134,7 +134,7 @@ def _joined(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             rest.append(dict(part))
             continue
         joined = thought if part.get("thought") is True else text
-        joined |= part | {"text": joined["text"] + part["text"]}
+        joined |= {**part, "text": joined["text"] + part["text"]}
     shown = [thought] if thought["text"] else []
     if text["text"] or "thoughtSignature" in text:
         shown.append(text)

@@ -132,9 +132,9 @@ def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
     return messages_stream.merge(events)
 
 
-def count_reply(n: int) -> bytes:
+def count_reply(tokens: int) -> bytes:
     """The answer of ``count_tokens``."""
-    return orjson.dumps({"input_tokens": n})
+    return orjson.dumps({"input_tokens": tokens})
 
 
 def _error_object(status: int, error: WireError) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class MessagesStreamer:
 
     def _start(self, usage: Mapping[str, Any]) -> bytes:
         self._started = True
-        message = {
+        message: dict[str, Any] = {
             "id": self._id,
             "type": "message",
             "role": "assistant",
