@@ -146,14 +146,6 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
     server.run_loop(server.run(settings, ready))
 
 
-def _list_profiles(context: click.Context, _parameter: click.Parameter, on: bool) -> None:
-    if on:
-        from explorer.running import list_profiles
-
-        list_profiles(as_json=bool(context.params.get("as_json")))
-        context.exit(0)
-
-
 @cli.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD [ARG]...")
 @click.option("--harness", metavar="PROFILE", help="Profile, or a TOML file with one.")
@@ -181,16 +173,8 @@ def _list_profiles(context: click.Context, _parameter: click.Parameter, on: bool
     help="From a signal or the time-out to SIGKILL for all it started (seconds).",
 )
 @click.option("--keep-config", is_flag=True, help="Do not remove the written files.")
-@click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, help="End with one line of JSON."
-)
-@click.option(
-    "--list",
-    is_flag=True,
-    expose_value=False,
-    callback=_list_profiles,
-    help="Print the profiles and exit.",
-)
+@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
+@click.option("--list", "listing", is_flag=True, help="Print the profiles and exit.")
 def run(**flags: Any) -> None:
     """Run a harness under a fresh rollout, and close it when the harness ends.
 
@@ -198,8 +182,11 @@ def run(**flags: Any) -> None:
     for as long as the command runs. Exit status: that of CMD, 128 + n after signal n; 124
     when it timed out and still ended with 0; 127 when there is no such command.
     """
-    from explorer.running import request, run_harness
+    from explorer.running import list_profiles, request, run_harness
 
+    if flags.pop("listing"):
+        list_profiles(as_json=flags["as_json"])
+        return
     settings, wanted = request(flags, dict(_pair(text) for text in flags.pop("meta")))
     sys.exit(run_harness(settings, wanted, as_json=flags["as_json"]))
 

@@ -4,8 +4,8 @@
     python scripts/make_docs.py --check    exit 1 and name every page that is stale
 
 Owns: how settings, columns, findings, mask reasons, errors, routes, commands, page
-contexts and policy switches read as documentation. Imports only the package. Long
-because it is one function a page.
+contexts, policy switches and harness profiles read as documentation. Imports only the
+package. Long because it is one function a page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from fastapi.routing import APIRoute
 from explorer import columns, errors
 from explorer.access.operator import OPEN_PATHS
 from explorer.cli import cli
+from explorer.harness.profile import PLACEHOLDERS, Profile, shipped
 from explorer.records import FailureKind, MaskReason
+from explorer.running import pointed
 from explorer.settings import PREFIX, Settings
 from explorer.trace import findings
 from explorer.trace.policy import DEFAULT_POLICY, Policy
@@ -436,8 +438,8 @@ def commands_page() -> str:
     parts = [
         "`python -m explorer` is the same command. Exit status: 0 done, 1 `doctor` found an "
         "engine that cannot train, 2 a mistake in the call or the settings, said in one "
-        "sentence on standard error. Any other status means that the server could not "
-        "start; what it printed says why."
+        "sentence on standard error. `run` ends with the status of what it ran. Any other "
+        "status means that the server could not start; what it printed says why."
     ]
     for name, command in commands():
         parts.append(f"## {name}")
@@ -543,6 +545,55 @@ def annotation_text(hint: Any) -> str:
     return names.get(name, "number" if name == "float" else name)
 
 
+# -- harnesses ----------------------------------------------------------------------------
+
+
+def harnesses_page() -> str:
+    """Every harness profile."""
+    intro = (
+        "A profile says how a harness is pointed at a rollout: the variables it gets, the "
+        "files written for it in a private folder, the arguments put behind its name. "
+        "`rollout-explorer run` takes the profile whose program is run, else `any`; "
+        "`--harness` names one, or a TOML file of your own in the form of "
+        "`explorer/harness/profiles`. The first wire is the default, `--wire` names another. "
+        "See [Run a harness](../how-to/run-a-harness.md)."
+    )
+    rows = [
+        (f"[{each.title}](#{each.name})", ", ".join(f"`{wire}`" for wire in each.wires))
+        for each in shipped().values()
+    ]
+    parts = [intro, table(("Harness", "Wires"), rows)]
+    for each in shipped().values():
+        parts += [f"## {each.name}", profile_section(each)]
+    words = [(f"`{{{name}}}`", meaning) for name, meaning in PLACEHOLDERS.items()]
+    parts += ["## Placeholders", "In the texts of a profile:"]
+    parts.append(table(("Placeholder", "Value"), words))
+    return page("Harnesses", "explorer/harness/profiles", *parts)
+
+
+def profile_section(profile: Profile) -> str:
+    """One profile as a list."""
+    programs = (
+        ", ".join(f"`{name}`" for name in profile.commands) or "named by `--harness` only"
+    )
+    if profile.name == "any":
+        programs = "every program that no other profile names"
+    facts = [
+        ("Name", profile.title),
+        ("Program", programs),
+        ("Wires", ", ".join(f"`{wire}`" for wire in profile.wires)),
+        ("Pointed by", f"`{pointed(profile)}`"),
+        ("Not handed on", ", ".join(f"`{name}`" for name in profile.unset)),
+        ("Needs", profile.needs),
+        ("Example", f"`{profile.example}`"),
+        ("Notes", profile.notes),
+    ]
+    if profile.terminal_response is not None:
+        shown = f"matched in its output by `{profile.terminal_response.pattern}`"
+        facts.append(("Final response", shown))
+    return "\n".join(f"- {name}: {text}" for name, text in facts if text)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "columns.md": columns_page,
@@ -553,6 +604,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "contexts.md": contexts_page,
     "policy.md": policy_page,
+    "harnesses.md": harnesses_page,
 }
 
 

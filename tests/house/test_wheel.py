@@ -34,6 +34,8 @@ def test_the_wheel_holds_templates_static_files_and_weights(wheel: Path) -> None
         "explorer/_assets/static/vendor/htmx-4.0.1.min.js",
         "explorer/engine/tiny/weights/model.safetensors",
         "explorer/engine/tiny/weights/tokenizer.json",
+        "explorer/harness/profiles/codex.toml",
+        "explorer/harness/overlay/sitecustomize.py",
     ):
         assert wanted in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
