@@ -20,14 +20,13 @@ from explorer.wire import openai_errors, sse
 from explorer.wire.claims import body_claims
 from explorer.wire.jsonbytes import encode, read_object
 from explorer.wire.neutral import Earlier, NeutralRequest, Wants
-from explorer.wire.protocol import Target, WireError
+from explorer.wire.protocol import PLAIN, Target, WireError
 
 DIALECT = Dialect.COMPLETIONS
 ID_PREFIX = "cmpl-"
 DONE = sse.encode(b"[DONE]")
 DEFAULT_MAX_TOKENS = 16
 MOST_LOGPROBS = 20
-_PLAIN = Target()
 _TOP = ("created", "model", "service_tier", "system_fingerprint", "usage")
 _CHOICE = ("finish_reason", "stop_reason")
 _CAPTURE = ("token_ids", "prompt_token_ids")
@@ -35,7 +34,7 @@ _LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 def parse_request(
-    raw: bytes, target: Target = _PLAIN, earlier: Mapping[str, Earlier] | None = None
+    raw: bytes, target: Target = PLAIN, earlier: Mapping[str, Earlier] | None = None
 ) -> NeutralRequest:
     """The caller's request; `target` and `earlier` say nothing here.
 
@@ -267,6 +266,11 @@ def _join(choice: dict[str, Any], piece: Mapping[str, Any]) -> None:
             }
         else:
             choice[key] = value
+
+
+def count_reply(tokens: int) -> bytes:
+    """The length of a prompt; this dialect has no such route, so the shape is ours."""
+    return encode({"input_tokens": tokens})
 
 
 refusal = openai_errors.refusal

@@ -13,7 +13,7 @@ from explorer.records import Dialect
 from explorer.wire import openai_errors, sse
 from explorer.wire.jsonbytes import encode, read_object
 from explorer.wire.neutral import Earlier, NeutralRequest
-from explorer.wire.protocol import CONTEXT_OVERFLOW, Target, WireError
+from explorer.wire.protocol import CONTEXT_OVERFLOW, PLAIN, Target, WireError
 from explorer.wire.responses_reply import response_object
 from explorer.wire.responses_request import read_request
 from explorer.wire.responses_stream import ResponsesStreamer
@@ -21,13 +21,12 @@ from explorer.wire.responses_stream import merge_stream as merge_stream
 
 DIALECT = Dialect.RESPONSES
 ID_PREFIX = "resp_"
-_PLAIN = Target()
 # Behind every number of a stream; an error does not know how far its stream came.
 _LAST = 2**31 - 1
 
 
 def parse_request(
-    raw: bytes, target: Target = _PLAIN, earlier: Mapping[str, Earlier] | None = None
+    raw: bytes, target: Target = PLAIN, earlier: Mapping[str, Earlier] | None = None
 ) -> NeutralRequest:
     """The caller's request; `target` says nothing here.
 

@@ -34,7 +34,7 @@ def response_object(
         request,
         call_id,
         model if isinstance(model, str) else request.model or "",
-        created if type(created) in (int, float) else 0,
+        0 if isinstance(created, bool) or not isinstance(created, int | float) else created,
     )
     cut = isinstance(finish, str) and finish in _CUT
     made["status"] = "incomplete" if cut else "completed"

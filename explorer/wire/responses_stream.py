@@ -130,7 +130,7 @@ class ResponsesStreamer:
 
     def finish(self, served: Mapping[str, Any]) -> bytes:
         """The rest of the stream."""
-        begun = {"status": "in_progress", "output": [], "usage": None}
+        begun: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None}
         events = self._head({**served, **begun, "incomplete_details": None})
         for item in served["output"]:
             if item["type"] == "reasoning":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from explorer.engine.protocol import Engine, EngineReply, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.engine.scripted import ScriptedEngine
 from explorer.engine.tiny import TinyEngine
+from explorer.errors import BadRequest
 from explorer.records import NULL_LOGPROB_BITS, CaptureLevel, FailureKind
 from explorer.wire import completions, sse
 
@@ -408,6 +410,32 @@ def test_a_scripted_engine_refuses_unknown_ids() -> None:
         assert "token ids" in orjson.loads(reply.body)["error"]["message"]
 
     run(ScriptedEngine([{"text": "a"}]), scenario)
+
+
+def test_a_local_model_begins_a_plain_prompt_as_its_tokenizer_says(tmp_path: Path) -> None:
+    from explorer.engine.local.prompts import LocalPrompts
+
+    shutil.copytree(MODEL, tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    document = json.loads(path.read_text())
+    begin = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+    document["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {
+            "<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}
+        },
+    }
+    path.write_text(json.dumps(document))
+    prompts = LocalPrompts(tmp_path / "model")
+    assert prompts.ids({"prompt": "Hi"}) == (1, 446)
+    assert prompts.ids({"prompt": "Hi", "add_special_tokens": False}) == (446,)
+    assert prompts.ids({"prompt": [5, 6]}) == (5, 6)
+    with pytest.raises(BadRequest, match="token ids"):
+        prompts.ids({"prompt": [10**6]})
+    chat = prompts.ids({"messages": [{"role": "user", "content": "Hi"}]})
+    assert chat[:2] != (1, 1)
 
 
 def test_a_body_with_messages_is_chat() -> None:
