@@ -87,6 +87,7 @@ def run_harness(settings: Settings, wanted: Wanted, *, as_json: bool) -> int:
             say(f"engine   that of the server which has {settings.store} open is used")
         ending = server.run_loop(_on(running, wanted))
     else:
+        say(f"server   nobody has {settings.store} open; one runs as long as the command")
         ending = _on_our_own(settings, wanted)
         store = shlex.quote(str(settings.store))
         say(f"look     rollout-explorer serve --store {store}")

@@ -161,16 +161,18 @@ async def _close(
     outcome: Outcome,
 ) -> Report:
     closing = _closing(wanted, target, version, outcome)
-    answer: Mapping[str, Any] | None
+    answer: Mapping[str, Any] | None = None
     try:
-        answer = await client.close_rollout(target.rollout_id, **closing)
+        try:
+            answer = await client.close_rollout(target.rollout_id, **closing)
+        except ApiError as error:
+            # Somebody else may have closed it; the run itself is over all the same.
+            closing["problem"] = error.message
+            answer = await client.show(target.rollout_id)
     except ApiError as error:
-        # Somebody else may have closed it; the run itself is over all the same.
         closing["problem"] = error.message
-        answer = await client.show(target.rollout_id) if error.http_status == 400 else None
     except (aiohttp.ClientError, TimeoutError) as error:
         closing["problem"] = f"the server is gone: {error}"
-        answer = None
     return Report(target.rollout_id, target.page, outcome.exit_code, closing, answer)
 
 
@@ -255,7 +257,7 @@ def _say_end(report: Report, outcome: Outcome, wanted: Wanted, say: Say) -> None
     answer = report.answer
     problem = report.closing.get("problem")
     if problem:
-        say(f"not closed by this command: {problem}")
+        say(f"close    not done here: {problem}")
         if answer is None:
             say(f"close    rollout-explorer rollouts close {report.rollout_id} --failed")
     if answer is not None:

@@ -431,6 +431,46 @@ def test_at_a_terminal_the_command_has_it(place: Place) -> None:
     os.close(terminal)
 
 
+def test_ctrl_z_stops_the_command_and_this_one_and_both_go_on(place: Place) -> None:
+    program = place.program(
+        "import signal, sys\n"
+        "signal.signal(signal.SIGCONT, lambda *_: print('continued', flush=True))\n"
+        "print('waiting', flush=True)\n"
+        "while (line := sys.stdin.readline().strip()) != 'end':\n"
+        "    print('read', line, flush=True)\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(place.work)
+        words = place.words("--", sys.executable, program)
+        os.execve(words[0], words, place.environment)
+    seen = b""
+
+    def until(wanted: bytes) -> None:
+        nonlocal seen
+        deadline = time.time() + 60
+        while wanted not in seen and time.time() < deadline:
+            seen += os.read(terminal, 4096)
+        assert wanted in seen, seen
+
+    until(b"waiting")
+    os.write(terminal, b"\x1a")
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert os.tcgetpgrp(terminal) == pid
+    seen = b""
+    os.killpg(pid, signal.SIGCONT)
+    until(b"continued")
+    os.write(terminal, b"more\nend\n")
+    until(b"read more")
+    until(b"exit 0")
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
 # -- calls -------------------------------------------------------------------------------
 
 CALLING = """
@@ -561,6 +601,36 @@ def test_a_signal_ends_a_run_with_a_server_of_its_own(alone: Place) -> None:
     assert "stopped by SIGINT" in err
     assert runfile.read(alone.store) is None
     assert closings(alone)[rollout_of(err)]["signal"] == "SIGINT"
+
+
+def test_a_rollout_that_somebody_else_closed(place: Place) -> None:
+    close = " ".join(command("rollouts", "close", "--store", str(place.store), "--ok"))
+    done = place.run(
+        *("--json", "--ok-from-exit", "--", "sh", "-c"),
+        f"{close} $ROLLOUT_EXPLORER_ROLLOUT_ID >&2; exit 3",
+    )
+    assert done.returncode == 3
+    assert "not done here: this rollout is closed already" in done.stderr
+    assert told(done)["status"] == "closed"
+    assert place.shown(told(done)["rollout_id"])["ok"] is True
+
+
+def test_a_server_that_goes_during_the_run(alone: Place) -> None:
+    with served(alone):
+        run = runfile.read(alone.store)
+        assert run is not None
+        done = alone.run("--", "sh", "-c", f"kill -9 {run.pid}; exit 5")
+        assert done.returncode == 5
+        assert "not done here: the server is gone" in done.stderr
+        rollout = rollout_of(done.stderr)
+        assert f"rollout-explorer rollouts close {rollout} --failed" in done.stderr
+        assert "Traceback" not in done.stderr
+    runfile.path_of(alone.store).write_text(
+        json.dumps({"url": run.url, "token": "t", "pid": os.getpid()})
+    )
+    done = alone.run("--", "true")
+    assert done.returncode == 2
+    assert "does not answer" in done.stderr
 
 
 def test_a_public_address_is_printed_and_handed_in(place: Place) -> None:
