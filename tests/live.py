@@ -85,7 +85,7 @@ def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]
             application = Application(chosen, engine, store)
             await application.start()
             config = uvicorn.Config(
-                application, log_config=None, access_log=False, lifespan="off"
+                application, log_config=None, access_log=False, lifespan="off", ws="none"
             )
             up = asyncio.Event()
             server = Server(config, up, application)

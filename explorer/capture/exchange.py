@@ -467,7 +467,7 @@ class Exchange:
         if self._headers_sent:
             # Too late for a status: the stream ends with an error event.
             assert answer.error is not None
-            event = self.context.wire.error_event(answer.error)
+            event = self.context.wire.error_event(answer.error, self._streamer)
             return [ev.Send(event, more=False)]
         headers = (*answer.headers, ("content-length", str(len(answer.body))))
         return [ev.StartReply(answer.status, headers), ev.Send(answer.body, more=False)]

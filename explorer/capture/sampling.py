@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from explorer.capture.forwarding import FORWARDED, arranged
+from explorer.engine.completion import is_prompt
 from explorer.records import CaptureLevel, Purpose
 from explorer.wire.neutral import NeutralRequest
 
@@ -201,7 +202,7 @@ def cap(shaped: Shaped, max_tokens: int | None) -> Shaped:
     ):
         return shaped
     body = {key: value for key, value in shaped.body.items() if key not in _LIMITS}
-    name = "max_tokens" if "prompt" in body else "max_completion_tokens"
+    name = "max_tokens" if is_prompt(body) else "max_completion_tokens"
     body[name] = max_tokens
     submitted = {key: body[key] for key in SAMPLING_FIELDS if key in body}
     return replace(shaped, body=body, submitted=submitted, max_tokens=max_tokens)
@@ -217,8 +218,9 @@ def _unknown(body: Mapping[str, Any], harmless: frozenset[str]) -> tuple[str, ..
 
 def _ask_for_capture(body: dict[str, Any], plan: SamplingPlan) -> None:
     body["return_token_ids"] = True
-    asked = body.get("logprobs" if "prompt" in body else "top_logprobs")
-    if "prompt" in body:
+    plain = is_prompt(body)
+    asked = body.get("logprobs" if plain else "top_logprobs")
+    if plain:
         # A plain completion has the older form: a number, 0 for the sampled token alone.
         body["logprobs"] = max(
             plan.top_logprobs, asked if type(asked) is int and 0 <= asked <= 20 else 0

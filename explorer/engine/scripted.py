@@ -1,28 +1,13 @@
 """Replies from a file: chosen text, tool calls, ids, logprobs, delays and faults.
 
-Owns: the script format and how a reply is made from an entry.
+Owns: how a reply is made from an entry of a script.
 Must not know: dialects, the store.
 
 Ids come from the tiny engine's real tokenizer and template, logprobs from a fixed
 rule unless given; so every count agrees unless the script makes it disagree. The
 engine calls itself scripted and is never certifiable: its logprobs are made up.
 
-A script is JSON: ``{"model": "scripted", "replies": [ENTRY, …], "repeat": true}``, or a
-bare list of entries. An entry (all keys optional):
-
-    text, reasoning            what the assistant says
-    tool_calls                 [{"name": …, "arguments": {…} | "raw text"}]
-    token_ids, logprobs        exact sampled ids and their logprobs (null allowed)
-    prompt_token_ids           exact prompt ids
-    finish_reason              default: tool_calls or stop; length where max_tokens cuts
-    when                       {"contains": TEXT}: for requests whose last message contains
-                               TEXT, as often as they come; these are tried first, the
-                               entries without `when` are then taken in order, each once
-    delay_ms                   wait before answering
-    status, body               answer with this HTTP status and JSON (or text) body
-    fault                      hang | unreachable | not_json | no_choices | no_ids |
-                               no_prompt_ids | no_logprobs | wrong_usage | placeholder_ids
-    patch                      object merged over the reply's top level, last of all
+The format of a script stands in `engine.script`.
 """
 
 from __future__ import annotations
@@ -43,48 +28,19 @@ from explorer.engine.protocol import (
     EngineRequest,
     TokenPiece,
 )
+from explorer.engine.script import checked, read_script
+from explorer.engine.scripted_stream import DEFAULT_PIECES, STREAM_FAULTS, chunks_of
 from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.tokenizer import ByteTokenizer
 from explorer.engine.tiny.weights import file_sha256
 from explorer.errors import (
     BadRequest,
-    ConfigurationError,
     EngineRefusedStream,
     EngineTimeout,
     EngineUnavailable,
 )
 
 WEIGHTS = Path(__file__).with_name("tiny") / "weights"
-FAULTS = frozenset(
-    [
-        "hang",
-        "unreachable",
-        "not_json",
-        "no_choices",
-        "no_ids",
-        "no_prompt_ids",
-        "no_logprobs",
-        "wrong_usage",
-        "placeholder_ids",
-    ]
-)
-KEYS = frozenset(
-    [
-        "text",
-        "reasoning",
-        "tool_calls",
-        "token_ids",
-        "logprobs",
-        "prompt_token_ids",
-        "finish_reason",
-        "when",
-        "delay_ms",
-        "status",
-        "body",
-        "fault",
-        "patch",
-    ]
-)
 _HEADERS = (("content-type", "application/json"),)
 
 
@@ -103,12 +59,12 @@ class ScriptedEngine:
     kind = "scripted"
 
     def __init__(self, script: Path | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
-        document: Any = _read(script) if isinstance(script, Path) else script
+        document: Any = read_script(script) if isinstance(script, Path) else script
         if not isinstance(document, Mapping):
             document = {"replies": list(document)}
         self.model = str(document.get("model", "scripted"))
         self._repeat = bool(document.get("repeat", False))
-        self._replies = [_checked(entry, n) for n, entry in enumerate(document["replies"])]
+        self._replies = [checked(entry, n) for n, entry in enumerate(document["replies"])]
         self._used: set[int] = set()
         self._tokenizer = ByteTokenizer(WEIGHTS)
         self._template = ChatTemplate.read(WEIGHTS)
@@ -127,9 +83,16 @@ class ScriptedEngine:
 
         Raises:
             EngineTimeout: the entry says `hang` and ``timeout_s`` is over.
-            EngineUnavailable: the entry says `unreachable`.
+            EngineUnavailable: the entry says `unreachable`, or breaks off.
         """
         entry = self._next(request)
+        if entry is not None and entry.get("fault") in STREAM_FAULTS:
+            raise EngineUnavailable("the scripted engine broke off")
+        return await self._answer(entry, request)
+
+    async def _answer(
+        self, entry: Mapping[str, Any] | None, request: EngineRequest
+    ) -> EngineReply:
         if entry is None:
             return _error(500, "the script has no reply left for this request")
         try:
@@ -146,10 +109,10 @@ class ScriptedEngine:
         return await asyncio.to_thread(self._reply, entry, request)
 
     def _next(self, request: EngineRequest) -> Mapping[str, Any] | None:
-        last = self._last_said(request.body)
-        for entry in self._replies:
-            when = entry.get("when")
-            if when is not None and str(when.get("contains", "")) in last:
+        for number, entry in enumerate(self._replies):
+            spent = entry.get("once") and number in self._used
+            if "when" in entry and not spent and self._fits(entry["when"], request.body):
+                self._used.add(number)
                 return entry
         if request.request_id.startswith(PROBE_ID):
             # A question about the engine uses up none of the script.
@@ -162,6 +125,14 @@ class ScriptedEngine:
             self._used.clear()
             return self._next(request)
         return None
+
+    def _fits(self, when: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+        if str(when.get("contains", "")) not in self._last_said(body):
+            return False
+        if "tools" in when and bool(body.get("tools")) is not when["tools"]:
+            return False
+        anywhere = when.get("anywhere")
+        return anywhere is None or str(anywhere) in str(body.get("messages", ""))
 
     def _last_said(self, body: Mapping[str, Any]) -> str:
         """The last message, or the whole of a plain prompt, ids as their text."""
@@ -301,17 +272,25 @@ class ScriptedEngine:
         return self._tokenizer.encode(self._template.render(body))
 
     async def stream(self, request: EngineRequest) -> AsyncIterator[bytes]:
-        """The same reply as one SSE chunk and `[DONE]`."""
-        reply = await self.generate(request)
-        if reply.status != 200:
+        """The same reply in chunks and `[DONE]`; a plain completion as one chunk.
+
+        Raises:
+            EngineRefusedStream: the script answers with a status or body of its own.
+        """
+        entry = self._next(request)
+        reply = await self._answer(entry, request)
+        if reply.status != 200 or (entry is not None and "body" in entry):
             raise EngineRefusedStream(f"the script answers with {reply.status}", reply)
+        entry = entry or {}
         body = json.loads(reply.body)
-        if not is_prompt(request.body):
-            for choice in body["choices"]:
-                choice["delta"] = choice.pop("message")
-            body["object"] = "chat.completion.chunk"
-        yield b"data: " + orjson.dumps(body) + b"\n\n"
-        yield b"data: [DONE]\n\n"
+        if is_prompt(request.body):
+            yield b"data: " + orjson.dumps(body) + b"\n\ndata: [DONE]\n\n"
+            return
+        pieces = int(entry.get("chunks", DEFAULT_PIECES))
+        for chunk in chunks_of(body, pieces, entry.get("fault")):
+            yield chunk
+            if entry.get("chunk_ms"):
+                await asyncio.sleep(float(entry["chunk_ms"]) / 1000)
 
     async def facts(self) -> EngineFacts:
         """Scripted, and never certifiable."""
@@ -343,32 +322,3 @@ def _arguments(call: Mapping[str, Any]) -> str:
 def _error(status: int, message: str) -> EngineReply:
     body = {"error": {"message": message, "type": "scripted", "param": None, "code": status}}
     return EngineReply(status, _HEADERS, orjson.dumps(body))
-
-
-def _checked(entry: Any, number: int) -> Mapping[str, Any]:
-    if not isinstance(entry, Mapping):
-        raise ConfigurationError(f"script reply {number} is not an object")
-    unknown = sorted(set(entry) - KEYS)
-    if unknown:
-        raise ConfigurationError(
-            f"script reply {number} has unknown keys {unknown}; known: {sorted(KEYS)}"
-        )
-    if entry.get("fault") not in (None, *FAULTS):
-        raise ConfigurationError(
-            f"script reply {number} has the unknown fault {entry['fault']!r}; "
-            f"known: {sorted(FAULTS)}"
-        )
-    return entry
-
-
-def _read(path: Path) -> Any:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"the script {path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"the script {path} is not JSON: {error}") from error
-    replies = document.get("replies") if isinstance(document, dict) else document
-    if not isinstance(replies, list) or not replies:
-        raise ConfigurationError(f"the script {path} has no `replies`")
-    return document

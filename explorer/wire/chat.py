@@ -22,7 +22,7 @@ from explorer.wire import openai_errors, sse
 from explorer.wire.claims import body_claims
 from explorer.wire.jsonbytes import encode, read_object
 from explorer.wire.neutral import Earlier, NeutralRequest, Wants
-from explorer.wire.protocol import PLAIN, Target, WireError
+from explorer.wire.protocol import PLAIN, Streamer, Target, WireError
 
 DIALECT = Dialect.CHAT
 ID_PREFIX = "chatcmpl-"
@@ -356,6 +356,6 @@ def count_reply(tokens: int) -> bytes:
 refusal = openai_errors.refusal
 
 
-def error_event(error: WireError) -> bytes:
+def error_event(error: WireError, begun: Streamer | None = None) -> bytes:
     """An error inside a stream that already began, with the closing `[DONE]`."""
     return sse.encode(openai_errors.stream_error(error)) + DONE

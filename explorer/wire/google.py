@@ -21,7 +21,7 @@ from explorer.wire.google_tools import pick
 from explorer.wire.ids import tool_call_id
 from explorer.wire.jsonbytes import encode
 from explorer.wire.neutral import NeutralRequest
-from explorer.wire.protocol import CONTEXT_OVERFLOW, ENDED, Refusal, WireError
+from explorer.wire.protocol import CONTEXT_OVERFLOW, ENDED, Refusal, Streamer, WireError
 from explorer.wire.replyview import chosen, counts, reasoning_of, tool_calls_of
 
 DIALECT = Dialect.GOOGLE
@@ -167,10 +167,11 @@ def refusal(error: WireError) -> Refusal:
     return Refusal(body["error"]["code"], encode(body))
 
 
-def error_event(error: WireError) -> bytes:
-    """The error inside a stream of events. A fault of the server is worded as a passing
-    one, which clients try again. A stream that is a JSON array fails by
-    `GoogleStreamer.fail` instead."""
+def error_event(error: WireError, begun: Streamer | None = None) -> bytes:
+    """The error inside a stream, of events or a JSON array. A fault of the server is worded
+    as a passing one, which clients try again."""
+    if isinstance(begun, google_stream.GoogleStreamer):
+        return begun.fail(error_in_stream(error))
     return sse.encode(encode(error_in_stream(error)))
 
 

@@ -19,7 +19,7 @@ from explorer.wire.echo import arguments_shown, sign
 from explorer.wire.ids import tool_call_id
 from explorer.wire.jsonbytes import encode
 from explorer.wire.neutral import NeutralRequest
-from explorer.wire.protocol import CONTEXT_OVERFLOW, ENDED, Refusal, WireError
+from explorer.wire.protocol import CONTEXT_OVERFLOW, ENDED, Refusal, Streamer, WireError
 from explorer.wire.replyview import chosen, counts, reasoning_of, tool_calls_of
 
 DIALECT = Dialect.MESSAGES
@@ -160,7 +160,7 @@ def refusal(error: WireError) -> Refusal:
     return Refusal(status, encode(told))
 
 
-def error_event(error: WireError) -> bytes:
+def error_event(error: WireError, begun: Streamer | None = None) -> bytes:
     """The error inside a stream. A fault of the server is worded as a passing one, which
     clients try again."""
     status = 529 if error.status >= 500 else refusal(error).status

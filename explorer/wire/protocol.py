@@ -126,7 +126,7 @@ class Wire(Protocol):
         """The error with the status and shape that this dialect's clients obey."""
         ...
 
-    def error_event(self, error: WireError) -> bytes:
+    def error_event(self, error: WireError, begun: Streamer | None = None) -> bytes:
         """The error inside a stream that has begun, worded so that clients try again where
-        that can help."""
+        that can help; `begun` knows what was sent already."""
         ...

@@ -13,7 +13,7 @@ from explorer.records import Dialect
 from explorer.wire import openai_errors, sse
 from explorer.wire.jsonbytes import encode, read_object
 from explorer.wire.neutral import Earlier, NeutralRequest
-from explorer.wire.protocol import CONTEXT_OVERFLOW, PLAIN, Target, WireError
+from explorer.wire.protocol import CONTEXT_OVERFLOW, PLAIN, Streamer, Target, WireError
 from explorer.wire.responses_reply import response_object
 from explorer.wire.responses_request import read_request
 from explorer.wire.responses_stream import ResponsesStreamer
@@ -67,7 +67,7 @@ def count_reply(tokens: int) -> bytes:
     return encode({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-def error_event(error: WireError) -> bytes:
+def error_event(error: WireError, begun: Streamer | None = None) -> bytes:
     """A Response that failed.
 
     The code decides what Codex does: it tries again after ``server_error``, and gives up
@@ -84,8 +84,9 @@ def error_event(error: WireError) -> bytes:
         code = CONTEXT_OVERFLOW
     else:
         code = "invalid_prompt"
+    number = begun.number if isinstance(begun, ResponsesStreamer) else _LAST
     response = {
-        "id": ID_PREFIX + "failed",
+        "id": ID_PREFIX + (begun.call_id if isinstance(begun, ResponsesStreamer) else "failed"),
         "object": "response",
         "created_at": 0,
         "status": "failed",
@@ -98,5 +99,5 @@ def error_event(error: WireError) -> bytes:
         "tools": [],
         "usage": None,
     }
-    event = {"type": "response.failed", "sequence_number": _LAST, "response": response}
+    event = {"type": "response.failed", "sequence_number": number, "response": response}
     return sse.encode(encode(event), "response.failed")

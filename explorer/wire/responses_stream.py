@@ -38,18 +38,18 @@ class ResponsesStreamer:
     """The events of one Response, numbered."""
 
     def __init__(self, request: NeutralRequest, call_id: str, model: str) -> None:
-        self._request, self._call_id, self._model = request, call_id, model
-        self._number = 0
+        self._request, self.call_id, self._model = request, call_id, model
+        self.number = 0
         self._items = 0
         self._open: dict[str, _Open] = {}
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        told = {"type": kind, "sequence_number": self._number} | fields
-        self._number += 1
+        told = {"type": kind, "sequence_number": self.number} | fields
+        self.number += 1
         return sse.encode(encode(told), kind)
 
     def _head(self, response: Mapping[str, Any]) -> list[bytes]:
-        if self._number:
+        if self.number:
             return []
         return [
             self._event("response.created", response=response),
@@ -59,7 +59,7 @@ class ResponsesStreamer:
     def live(self, reasoning: str, text: str) -> bytes:
         """Deltas of what was just sampled. Reasoning is over where text begins: an item must
         be closed before the next one opens."""
-        events = self._head(skeleton(self._request, self._call_id, self._model, 0))
+        events = self._head(skeleton(self._request, self.call_id, self._model, 0))
         if reasoning and "message" not in self._open:
             events += self._reasoning_delta(reasoning)
         if text:
@@ -74,7 +74,7 @@ class ResponsesStreamer:
 
     def _reasoning_delta(self, text: str) -> list[bytes]:
         events, place = [], self._open.get("reasoning")
-        item_id = ids.item_id("rs", self._call_id)
+        item_id = ids.item_id("rs", self.call_id)
         if place is None:
             place = self._begin("reasoning")
             item = {"id": item_id, "type": "reasoning", "summary": []}
@@ -98,7 +98,7 @@ class ResponsesStreamer:
         if place is None or place.closed:
             return []
         place.closed = True
-        whole = item or reasoning_item(place.sent, self._request, self._call_id)
+        whole = item or reasoning_item(place.sent, self._request, self.call_id)
         part = whole["summary"][0]
         at = {"item_id": whole["id"], "output_index": place.index, "summary_index": 0}
         return [
@@ -111,7 +111,7 @@ class ResponsesStreamer:
         events, place = [], self._open.get("message")
         if place is None:
             place = self._begin("message")
-            item = message_item([], self._call_id, "in_progress")
+            item = message_item([], self.call_id, "in_progress")
             events.append(
                 self._event("response.output_item.added", output_index=place.index, item=item)
             )
@@ -125,7 +125,7 @@ class ResponsesStreamer:
         return events
 
     def _text_at(self, place: _Open, part: int = 0) -> dict[str, Any]:
-        item_id = ids.item_id("msg", self._call_id)
+        item_id = ids.item_id("msg", self.call_id)
         return {"item_id": item_id, "output_index": place.index, "content_index": part}
 
     def finish(self, served: Mapping[str, Any]) -> bytes:
@@ -183,7 +183,7 @@ class ResponsesStreamer:
         place = self._open.get("message")
         if place is None:
             place = self._begin("message")
-            item = message_item([], self._call_id, "in_progress")
+            item = message_item([], self.call_id, "in_progress")
             events.append(
                 self._event("response.output_item.added", output_index=place.index, item=item)
             )

@@ -25,6 +25,7 @@ from explorer.engine.vocabulary import from_transformers, learn
 from explorer.errors import (
     ConfigurationError,
     EngineMalformed,
+    EngineRefusedStream,
     EngineTimeout,
     EngineUnavailable,
 )
@@ -173,7 +174,7 @@ def test_an_error_status_is_a_reply(fake: tuple[str, FakeVllm]) -> None:
     async def work(engine: HttpEngine) -> None:
         reply = await engine.generate(request("none"))
         assert reply.status == 404
-        with pytest.raises(EngineMalformed, match="404"):
+        with pytest.raises(EngineRefusedStream, match="404"):
             async for _ in engine.stream(request("none")):
                 pass
 
