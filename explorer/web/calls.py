@@ -124,6 +124,7 @@ def call_facts(call: Call) -> tuple[tuple[str, str], ...]:
         ("tools, messages", f"{call.n_tools}, {call.n_messages}"),
         ("constraints", ", ".join(call.constraints) or "none"),
         ("greedy", "yes" if call.greedy else "no"),
+        ("claims", safe_text("; ".join(f"{n} {v}" for n, v in call.claims.items())) or "none"),
         ("notes", "; ".join(f"{n.code} {n.detail}".strip() for n in call.notes) or "none"),
     )
 

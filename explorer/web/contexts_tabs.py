@@ -247,7 +247,7 @@ class ProvenancePage:
     policy: tuple[Fact, ...] = said("Switches of the judge.")
     sampling: tuple[SamplingRow, ...] = said("Sampling asked and sent, equal calls joined.")
     metadata: tuple[Fact, ...] = said("What the creator of the rollout wrote.")
-    budgets: tuple[Fact, ...] = said("Budgets given.")
+    budgets: tuple[Fact, ...] = said("How streams are served, and budgets given.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,10 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         ),
         sampling=sampling_rows(judged),
         metadata=facts_of(rollout.metadata),
-        budgets=facts_of(rollout.budgets),
+        budgets=(
+            fact("streaming", rollout.streaming.value),
+            *facts_of(rollout.budgets),
+        ),
     )
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from explorer.capture.recall import read_stored_reply
+from explorer.errors import EngineMalformed
 from explorer.records import Body, BodyKind, Call, Dialect
 from explorer.web import words
 from explorer.web.contexts_tabs import EarlierMessage, Message, ToolCall
 from explorer.web.pretty import PARSE_BYTES, Pairs, dumps, loads, safe_text
+from explorer.wire.jsonbytes import encode
 
 MESSAGE_CHARS = 3_000
 LINE_CHARS = 140
@@ -30,9 +33,13 @@ def asked_messages(call: Call, bodies: dict[BodyKind, Body]) -> list[Any] | None
             read = loads(body.data)
         except ValueError:
             continue
-        messages = read.get("messages") if isinstance(read, Pairs) else None
+        if not isinstance(read, Pairs):
+            continue
+        messages = read.get("messages")
         if isinstance(messages, list) and not isinstance(messages, Pairs):
             return messages
+        if call.dialect is Dialect.COMPLETIONS and read.get("prompt") is not None:
+            return [Pairs([("role", "prompt"), ("content", read.get("prompt"))])]
     return None
 
 
@@ -43,11 +50,25 @@ def reply_message(body: Body | None) -> Pairs | None:
     try:
         read = loads(body.data)
     except ValueError:
-        return None
+        read = _streamed(body)
     choices = read.get("choices") if isinstance(read, Pairs) else None
     first = choices[0] if isinstance(choices, list) and choices else None
     message = first.get("message") if isinstance(first, Pairs) else None
-    return message if isinstance(message, Pairs) else None
+    if isinstance(message, Pairs):
+        return message
+    if isinstance(first, Pairs) and _is_text(first.get("text")):
+        # A plain completion has a text and nobody who says it.
+        return Pairs([("role", "assistant"), ("content", first.get("text"))])
+    return None
+
+
+def _streamed(body: Body) -> Any:
+    """A reply that was passed on as a stream, as the whole it makes."""
+    try:
+        whole = read_stored_reply(body).body
+        return None if whole is None else loads(encode(whole))
+    except (EngineMalformed, ValueError):
+        return None
 
 
 def plain_message(role: str, text: str) -> Message:
