@@ -132,7 +132,7 @@ async def _run(
     except OSError as error:
         why = f"the harness's files could not be written: {error.strerror}"
         return Outcome(NOT_EXECUTABLE, 0.0, problem=why)
-    for line in _settings(prepared, home):
+    for line in _settings(prepared, home, wanted):
         say(line)
     return await launch(
         prepared.command,
@@ -144,12 +144,15 @@ async def _run(
     )
 
 
-def _settings(prepared: Prepared, home: Path) -> list[str]:
+def _settings(prepared: Prepared, home: Path, wanted: Wanted) -> list[str]:
     """What the harness gets, without values: they hold the key."""
     lines = [f"sets     {' '.join(prepared.set_names)}"]
     private = [name for name in prepared.set_names if str(home) in prepared.environment[name]]
     if private:
         lines.append(f"private  {' '.join(private)}: a folder of its own for this run")
+    if wanted.profile.arguments and not wanted.profile.runs(wanted.command):
+        texts = (" ".join(item.add) for item in wanted.profile.arguments)
+        lines.append(f"adds     no arguments; the harness itself wants {' '.join(texts)}")
     return lines
 
 

@@ -157,7 +157,8 @@ def _command(
     words = [word if re.search(r"\s", word) else fill(word, fillable) for word in command]
     at = program_at(command) + 1
     added: list[str] = []
-    for item in profile.arguments:
+    # A script around the harness would not know what to do with them.
+    for item in profile.arguments if profile.runs(command) else ():
         given = {word.partition("=")[0] for word in command[at:]}
         if not given & set(item.unless):
             added += [fill(word, values) for word in item.add]

@@ -51,7 +51,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Arguments put in behind the program's name, unless one of `unless` is given."""
+    """Arguments put in behind the harness's own name, unless one of `unless` is given."""
 
     add: tuple[str, ...]
     unless: tuple[str, ...]
@@ -105,6 +105,10 @@ class Profile:
     def files_for(self, wire: str) -> tuple[ConfigFile, ...]:
         """The files for `wire`."""
         return tuple(file for file in self.files if wire in file.wires)
+
+    def runs(self, command: tuple[str, ...]) -> bool:
+        """Whether `command` starts the harness itself, and not a script around it."""
+        return program_name(command[program_at(command)]) in self.commands
 
     def wire_or_default(self, wire: str | None) -> str:
         """`wire`, or the default one.

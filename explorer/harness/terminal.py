@@ -9,11 +9,13 @@ that does not own the terminal is stopped when it reads from it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import sys
 import termios
+import threading
 from typing import Any
 
 
@@ -24,6 +26,7 @@ class Terminal:
         self._fd = 0
         self._modes: list[Any] | None = None
         self._lent = False
+        self._continued = threading.Event()
         try:
             if os.isatty(self._fd) and os.tcgetpgrp(self._fd) == os.getpgrp():
                 self._modes = termios.tcgetattr(self._fd)
@@ -36,6 +39,8 @@ class Terminal:
             return
         # As a background job we may write to the terminal and take it back.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCONT, self._continued.set)
         self._give(group)
         self._lent = True
         _tell(group, signal.SIGCONT)
@@ -51,7 +56,10 @@ class Terminal:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def stopped(self, group: int, number: int) -> None:
-        """The command was stopped: with Ctrl-Z, or by reading before it had the terminal."""
+        """The command was stopped: with Ctrl-Z, or by reading before it had the terminal.
+
+        Called in a thread, which waits until the shell continues us.
+        """
         if self._lent and number in (signal.SIGTTIN, signal.SIGTTOU):
             _tell(group, signal.SIGCONT)
             return
@@ -60,8 +68,10 @@ class Terminal:
             return
         self._give(os.getpgrp())
         sys.stderr.flush()
+        self._continued.clear()
         os.killpg(0, signal.SIGSTOP)
-        # Here the shell has continued us.
+        # A process stops a moment later than this call returns to one of its threads.
+        self._continued.wait()
         with contextlib.suppress(OSError):
             if os.tcgetpgrp(self._fd) == os.getpgrp():
                 self._give(group)

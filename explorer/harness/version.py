@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -46,16 +47,32 @@ async def harness_version(
 def _question(profile: Profile, command: tuple[str, ...]) -> list[str] | None:
     program = command[: program_at(command) + 1]
     if profile.package:
-        if not _PYTHON.fullmatch(Path(program[-1]).name):
+        interpreter = list(program)
+        if profile.runs(command):
+            interpreter = _interpreter(program[-1])
+        if not interpreter or not _PYTHON.fullmatch(Path(interpreter[-1]).name):
             return None
         code = f"import importlib.metadata as m; print(m.version({profile.package!r}))"
-        return [*program, "-c", code]
-    if not profile.version:
+        return [*interpreter, "-c", code]
+    if not profile.version or not profile.runs(command):
         return None
     asked: list[str] = []
     for word in profile.version:
         asked += program if word == "{program}" else (word,)
     return asked
+
+
+def _interpreter(program: str) -> list[str]:
+    """What an installed Python script names in its first line."""
+    path = shutil.which(program)
+    if path is None:
+        return []
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(500)
+    except OSError:
+        return []
+    return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
 
 
 def _ask(asked: list[str], environment: Mapping[str, str]) -> str:

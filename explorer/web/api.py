@@ -20,6 +20,7 @@ from explorer.records import BodyKind, Call, Finding, RolloutId
 from explorer.trace.assemble import capture_audit, training_trace
 from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
+from explorer.web.closing import read_close
 from explorer.web.desk_access import ApiServices, api_services, require_change
 
 router = APIRouter(prefix="/api/v1")
@@ -166,7 +167,7 @@ async def reward_rollout(rollout_id: str, request: Request, api: Api) -> JSONRes
 @router.post("/rollouts/{rollout_id}/close", dependencies=[CanChange])
 async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
     """Seals the rollout; later calls are refused with a status SDKs do not retry."""
-    wanted = requests.read_close(await request.body())
+    wanted = read_close(await request.body())
     known = requests.checked_id(rollout_id)
     await api.desk.close(known, wanted.ok, wanted.reason, wanted.payload)
     judged = await judged_or_404(api, rollout_id)

@@ -29,7 +29,6 @@ from explorer.records import (
     Streaming,
 )
 from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
-from explorer.web.closing import CLOSING_FIELDS, closing_payload
 
 _TEXT_LIMIT = 200
 _METADATA_LIMIT = 64 * 1024
@@ -44,15 +43,6 @@ class Reward:
 
     reward: float | None
     ok: bool | None
-    payload: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """How a rollout is closed; `payload` keeps what the harness declared."""
-
-    ok: bool | None
-    reason: str | None
     payload: dict[str, Any] = field(default_factory=dict)
 
 
@@ -118,7 +108,7 @@ def _lone_surrogate(text: str) -> bool:
     return False
 
 
-def _only(body: Mapping[str, Any], allowed: set[str]) -> None:
+def only(body: Mapping[str, Any], allowed: set[str]) -> None:
     unknown = sorted(set(body) - allowed)
     if unknown:
         raise InvalidValue(
@@ -126,7 +116,7 @@ def _only(body: Mapping[str, Any], allowed: set[str]) -> None:
         )
 
 
-def _text(body: Mapping[str, Any], key: str) -> str | None:
+def text(body: Mapping[str, Any], key: str) -> str | None:
     value = body.get(key)
     if value is None:
         return None
@@ -139,7 +129,7 @@ def _text(body: Mapping[str, Any], key: str) -> str | None:
 
 def _run_name(body: Mapping[str, Any]) -> str:
     """A run's name is part of its page's address, and must be reachable there."""
-    name = _text(body, "run") or "default"
+    name = text(body, "run") or "default"
     if name in (".", "..") or name.endswith(".json") or "/" in name or "\\" in name:
         raise InvalidValue(
             "`run` is part of an address: it must not be . or .., end in .json or hold a slash",
@@ -148,7 +138,7 @@ def _run_name(body: Mapping[str, Any]) -> str:
     return name
 
 
-def _flag(body: Mapping[str, Any], key: str) -> bool | None:
+def flag(body: Mapping[str, Any], key: str) -> bool | None:
     value = body.get(key)
     if value is not None and not isinstance(value, bool):
         raise InvalidValue(f"`{key}` must be true, false or absent")
@@ -167,7 +157,7 @@ def _object(body: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _budgets(body: Mapping[str, Any]) -> dict[str, Any]:
     """Limits of a rollout by name, and what happens when one is used up."""
     budgets = _object(body, "budgets")
-    _only(budgets, {*LIMITS, "on_spent"})
+    only(budgets, {*LIMITS, "on_spent"})
     for name in LIMITS:
         value = budgets.get(name)
         if value is None:
@@ -193,7 +183,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         InvalidValue: names the field.
     """
     body = read_object(raw)
-    _only(
+    only(
         body,
         {
             *("metadata", "run", "task", "group", "attempt", "sampling", "budgets"),
@@ -217,12 +207,12 @@ def read_new_rollout(raw: bytes) -> Rollout:
         created_us=0,
         key_hash=KeyHash(""),
         run=_run_name(body),
-        task=_text(body, "task"),
-        group=_text(body, "group"),
+        task=text(body, "task"),
+        group=text(body, "group"),
         attempt=attempt,
         purpose=purpose,
-        harness=_text(body, "harness"),
-        harness_version=_text(body, "harness_version"),
+        harness=text(body, "harness"),
+        harness_version=text(body, "harness_version"),
         metadata=_object(body, "metadata"),
         sampling=_sampling(_object(body, "sampling")),
         budgets=_budgets(body),
@@ -258,25 +248,14 @@ def read_reward(raw: bytes) -> Reward:
         InvalidValue: names the path of what is wrong.
     """
     body = read_object(raw)
-    _only(body, {"reward", "rewards", "ok", "source"})
+    only(body, {"reward", "rewards", "ok", "source"})
     reward = body.get("reward")
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise InvalidValue("`reward` must be a number or null", path="$.reward")
     if "reward" not in body and not body.get("rewards"):
         raise InvalidValue("give `reward`: a number, or null for unscored", path="$.reward")
     payload = {key: body[key] for key in ("rewards", "source") if body.get(key) is not None}
-    return Reward(None if reward is None else float(reward), _flag(body, "ok"), payload)
-
-
-def read_close(raw: bytes) -> Closing:
-    """`{ok?, reason?, terminal_call_id?, terminal_response_id?, exit_code?, …}`.
-
-    Raises:
-        InvalidValue: names the field.
-    """
-    body = read_object(raw)
-    _only(body, {"ok", "reason", *CLOSING_FIELDS})
-    return Closing(_flag(body, "ok"), _text(body, "reason"), closing_payload(body))
+    return Reward(None if reward is None else float(reward), flag(body, "ok"), payload)
 
 
 _OVERRIDES = ("role", "exclude_call", "exclude_span", "accept_logprobs", "accept_versions")
@@ -292,11 +271,11 @@ def read_override(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
         InvalidValue: names the field.
     """
     body = read_object(raw)
-    _only(body, {"kind", "reason", "who", "call_id", "role", "start", "end"})
+    only(body, {"kind", "reason", "who", "call_id", "role", "start", "end"})
     kind = body.get("kind")
     if kind not in _OVERRIDES:
         raise InvalidValue(f"`kind` must be one of {', '.join(_OVERRIDES)}", path="$.kind")
-    reason = _text(body, "reason")
+    reason = text(body, "reason")
     if reason is None:
         raise InvalidValue("give `reason`: it is kept and shown", path="$.reason")
     call = next((item for item in record.calls if item.call_id == body.get("call_id")), None)
@@ -314,7 +293,7 @@ def read_override(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
     return Override(
         kind=str(kind),
         reason=reason,
-        who=_text(body, "who") or "operator",
+        who=text(body, "who") or "operator",
         time_us=time_us,
         call_id=call.call_id if call else None,
         role=role,
@@ -342,7 +321,7 @@ def read_target(raw: bytes) -> Path:
         InvalidValue: it is no such path.
     """
     body = read_object(raw)
-    _only(body, {"target"})
+    only(body, {"target"})
     target = body.get("target")
     if not isinstance(target, str) or "\0" in target or not Path(target).is_absolute():
         raise InvalidValue("`target` must be an absolute path", path="$.target")

@@ -1,4 +1,4 @@
-"""What a runner may tell about the run whose rollout it closes.
+"""The request that closes a rollout, and what a runner may tell in it about the run.
 
 Owns: names, types and size of these fields; they are kept as they came.
 Must not know: routes, what is made of them.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from explorer.errors import InvalidValue
+from explorer.web.api_requests import flag, only, read_object, text
 
 CLOSING_FIELDS: dict[str, type | tuple[type, ...]] = {
     "terminal_call_id": str,
@@ -32,7 +34,27 @@ CLOSING_FIELDS: dict[str, type | tuple[type, ...]] = {
 _LIMIT = 256 * 1024
 
 
-def closing_payload(body: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a rollout is closed; `payload` keeps what the harness declared."""
+
+    ok: bool | None
+    reason: str | None
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+def read_close(raw: bytes) -> Closing:
+    """`{ok?, reason?, terminal_call_id?, terminal_response_id?, exit_code?, …}`.
+
+    Raises:
+        InvalidValue: names the field.
+    """
+    body = read_object(raw)
+    only(body, {"ok", "reason", *CLOSING_FIELDS})
+    return Closing(flag(body, "ok"), text(body, "reason"), _payload(body))
+
+
+def _payload(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `body` that describe the run; an absent one and null are the same.
 
     Raises:

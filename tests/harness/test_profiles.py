@@ -180,6 +180,13 @@ def test_arguments_stand_behind_the_program_unless_given(tmp_path: Path) -> None
     assert own[1:3] == ("--provider", "explorer")
 
 
+def test_a_script_around_a_harness_gets_no_arguments(tmp_path: Path) -> None:
+    command = ("sh", "-c", "openhands --headless -t x")
+    prepared = prepare(shipped()["openhands"], "chat", TARGET, command, tmp_path, {})
+    assert prepared.command == command
+    assert prepared.environment["LLM_BASE_URL"] == f"{BASE}/v1"
+
+
 def test_words_of_a_person_may_hold_the_addresses(tmp_path: Path) -> None:
     words = ("--base={openai_base}", "{anthropic_base}", "{key}", '{"key":1}', "{home}")
     found = made(shipped()["any"], "chat", tmp_path, *words).command[1:]
@@ -292,7 +299,7 @@ def unrelated(**given):
     return given
 """
 ASKING = """
-import asyncio, json, sys
+import asyncio, importlib.resources, json, sys
 from litellm import completion, acompletion, unrelated
 given = {"base_url": "http://127.0.0.1:1", "api_base": "http://127.0.0.1:1"}
 given["api_key"] = "theirs"
@@ -302,13 +309,17 @@ print(json.dumps([
     unrelated(**given),
     completion.__name__,
     "other" in sys.modules,
+    importlib.resources.files("litellm").joinpath("data.txt").read_text(),
 ]))
 """
 
 
 def asked(folder: Path, **env: str) -> Any:
     """What a stand-in client is called with, in a fresh interpreter with the overlay."""
-    (folder / "litellm.py").write_text(CLIENT)
+    client = folder / "litellm"
+    client.mkdir()
+    (client / "__init__.py").write_text(CLIENT)
+    (client / "data.txt").write_text("found")
     (folder / "sitecustomize.py").write_text("import other\n")
     (folder / "other.py").write_text("")
     path = os.pathsep.join((str(OVERLAY), str(folder)))
@@ -333,7 +344,7 @@ def test_the_overlay_sends_a_sandboxed_client_where_the_environment_says(
     theirs = {"base_url": "http://127.0.0.1:1", "api_base": "http://127.0.0.1:1"}
     theirs |= {"api_key": "theirs"}
     # The shadowed start-up file of the sandbox has run too.
-    assert found == [told, told, theirs, "completion", True]
+    assert found == [told, told, theirs, "completion", True, "found"]
 
 
 def test_the_overlay_changes_nothing_when_it_is_told_nothing(tmp_path: Path) -> None:

@@ -454,6 +454,8 @@ def test_ctrl_z_stops_the_command_and_this_one_and_both_go_on(place: Place) -> N
         assert wanted in seen, seen
 
     until(b"waiting")
+    os.write(terminal, b"first\n")
+    until(b"read first")  # so it has the terminal
     os.write(terminal, b"\x1a")
     _, status = os.waitpid(pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)

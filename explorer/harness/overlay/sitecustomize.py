@@ -56,21 +56,21 @@ def redirected(call: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-class _Loader(importlib.abc.Loader):
-    """Loads the client as ever, then wraps its calls before anybody can take them."""
+def wrap_when_loaded(loader: Any) -> None:
+    """Wraps the client's calls before anybody can take them.
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
+    The loader stays the one it was: data files of the client are found through it.
+    """
+    load = loader.exec_module
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
+    def exec_module(module: ModuleType) -> None:
+        load(module)
         for name in CALLS:
             call = getattr(module, name, None)
             if callable(call):
                 setattr(module, name, redirected(call))
+
+    loader.exec_module = exec_module
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -84,7 +84,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            wrap_when_loaded(spec.loader)
         return spec
 
 
