@@ -242,14 +242,16 @@ class ScriptedEngine:
         finish = entry.get("finish_reason") or ("tool_calls" if called else "stop")
         if entry.get("token_ids") is not None:
             return list(entry["token_ids"]), finish
+        # As the template writes an earlier turn, so that an exact echo extends it.
         text = ""
         if entry.get("reasoning"):
-            text = f"<think>{entry['reasoning']}</think>\n\n"
-        text += entry.get("text", "")
-        for call in calls:
+            text = f"<think>\n{entry['reasoning']}\n</think>\n\n"
+        spoken = entry.get("text", "")
+        text += spoken
+        for number, call in enumerate(calls):
             name = json.dumps(call["name"])
             said = f'{{"name": {name}, "arguments": {_arguments(call)}}}'
-            text += f"<tool_call>\n{said}\n</tool_call>"
+            text += "\n" * bool(number or spoken) + f"<tool_call>\n{said}\n</tool_call>"
         ids = self._tokenizer.encode(text)
         if finish != "length" and self._end is not None:
             ids.append(self._end)

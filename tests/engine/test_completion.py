@@ -360,8 +360,8 @@ def test_tools_are_not_parsed_out_of_a_plain_completion() -> None:
     async def scenario(engine: ScriptedEngine) -> None:
         found = parsed(await engine.generate(asking("x", max_tokens=400)))
         text = found.message["content"]
-        assert text.startswith("<think>r</think>")
-        assert '<tool_call>\n{"name": "f"' in text
+        assert text.startswith("<think>\nr\n</think>")
+        assert 'sure\n<tool_call>\n{"name": "f"' in text
         assert found.finish_reason == "stop"
         assert "tool_calls" not in found.message
         assert found.level is CaptureLevel.TOKENS
