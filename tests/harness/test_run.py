@@ -509,6 +509,39 @@ def test_a_real_sdk_is_pointed_by_its_environment(place: Place, harness: str) ->
         assert place.shown(report["rollout_id"])["harness_version"] == openai.__version__
 
 
+OTHERS = {
+    "anthropic-sdk": """
+import anthropic
+made = anthropic.Anthropic().messages.create(
+    model="m", max_tokens=64, messages=[{"role": "user", "content": "ping"}]
+)
+print(made.content[0].text)
+print("ROLLOUT_EXPLORER_TERMINAL_RESPONSE_ID=" + made.id)
+""",
+    "google-genai": """
+from google import genai
+client = genai.Client()
+made = client.models.generate_content(model="m", contents="ping")
+print(made.text)
+print("ROLLOUT_EXPLORER_TERMINAL_RESPONSE_ID=" + made.response_id)
+""",
+}
+
+
+@pytest.mark.parametrize("harness", sorted(OTHERS))
+@pytest.mark.parametrize("named", [True, False], ids=["named", "any"])
+def test_other_sdks_are_pointed_too(place: Place, harness: str, named: bool) -> None:
+    program = place.program(OTHERS[harness])
+    words = ("--harness", harness) if named else ()
+    done = place.run(*words, "--json", "--", sys.executable, "-W", "ignore", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("pong\n")
+    report = told(done)
+    assert report["counts"]["calls"] == 1
+    assert report["terminal_response_id"]
+    assert (report.get("harness_version") is not None) == named
+
+
 def test_no_calls_says_what_to_check(place: Place) -> None:
     done = place.run("--", "true")
     assert "calls    none reached this rollout" in done.stderr
