@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from explorer.records import Call, CallId
+from explorer.trace.claims import conversation_of
 
 
 class BreakCause(StrEnum):
@@ -57,9 +58,11 @@ def name_cause(
     compared = bool(mine and theirs)
     if offset == 0:
         return BreakCause.UNRELATED
-    if compared and not set(mine) & _said(nearest):
-        summed_up = before is not None and _asked_for_summary(call, nearest, before)
-        return BreakCause.COMPACTION if summed_up else BreakCause.UNRELATED
+    if compared and mine[: len(theirs)] != theirs:
+        if _summed_up(call, nearest, before):
+            return BreakCause.COMPACTION
+        if _begins_anew(call, nearest):
+            return BreakCause.UNRELATED
     if call.system_digest != nearest.system_digest:
         return BreakCause.SYSTEM_CHANGED
     if call.tools_digest != nearest.tools_digest:
@@ -79,21 +82,82 @@ def name_cause(
     return BreakCause.HISTORY_REWRITTEN
 
 
+def _begins_anew(call: Call, nearest: Call) -> bool:
+    """Whether nothing but a preamble is common to the two conversations."""
+    mine, theirs = call.message_digests, nearest.message_digests
+    if not set(mine) & _said(nearest):
+        return True
+    if nearest.reply_digest is not None and nearest.reply_digest in mine:
+        return False
+    # Another system prompt and another first message, though the task may stand in both.
+    other_start = call.system_digest != nearest.system_digest and mine[0] != theirs[0]
+    return other_start or conversation_of(call) != conversation_of(nearest)
+
+
+def _summed_up(call: Call, nearest: Call, before: Call | None) -> bool:
+    """Whether the conversation goes on from a shorter form of what was said before."""
+    mine, theirs = call.message_digests, nearest.message_digests
+    if _moved_up(mine, theirs):
+        return True
+    if before is None:
+        return False
+    all_new = not set(mine) & _said(nearest)
+    if (all_new or _answered_by(call, before)) and _asked_for_summary(call, nearest, before):
+        return True
+    return mine[0] != theirs[0] and _summed_up_in_band(call, nearest, before)
+
+
+def _moved_up(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    """Whether some message stands nearer to the beginning than it stood before: what was
+    between is gone. A message said more than once proves nothing."""
+    if len(mine) >= len(theirs):
+        return False
+    places: dict[str, int] = {}
+    for place, digest in enumerate(theirs):
+        places[digest] = -1 if digest in places else place
+    return any(places.get(digest, -1) > place for place, digest in enumerate(mine))
+
+
+def _answered_by(call: Call, before: Call) -> bool:
+    return before.reply_digest is not None and before.reply_digest in call.message_digests
+
+
 def _asked_for_summary(call: Call, nearest: Call, before: Call) -> bool:
     """Whether the call just before read the whole conversation with other tools than the
-    agent's, after which the agent goes on from a few new messages: it was summed up."""
+    agent's, after which the agent goes on from a few new messages or from its very answer:
+    it was summed up."""
     theirs = nearest.message_digests
-    same_agent = (call.system_digest, call.tools_digest) == (
-        nearest.system_digest,
-        nearest.tools_digest,
-    )
+    if not _same_agent(call, nearest) or before.tools_digest == call.tools_digest:
+        return False
     read_it_all = (
         len(before.message_digests) > len(theirs)
         and before.message_digests[: len(theirs)] == theirs
-        and before.tools_digest != call.tools_digest
     )
     shorter = len(call.message_digests) < len(before.message_digests)
-    return same_agent and read_it_all and shorter
+    return (read_it_all and shorter) or _answered_by(call, before)
+
+
+def _summed_up_in_band(call: Call, nearest: Call, before: Call) -> bool:
+    """Whether the harness itself says that this is still the conversation that just ended
+    in an answer without a tool call, and yet goes on from fewer messages. Its system prompt
+    may hold a mark of the first message, so that is not compared.
+    """
+    claimed = conversation_of(call)
+    return (
+        bool(claimed)
+        and claimed == conversation_of(before) == conversation_of(nearest)
+        and call.tools_digest is not None
+        and call.tools_digest == before.tools_digest == nearest.tools_digest
+        and before.finish_reason == "stop"
+        and len(call.message_digests) < len(before.message_digests)
+    )
+
+
+def _same_agent(call: Call, nearest: Call) -> bool:
+    return (call.system_digest, call.tools_digest) == (
+        nearest.system_digest,
+        nearest.tools_digest,
+    )
 
 
 def _said(call: Call) -> set[str]:

@@ -6,11 +6,12 @@ Must not know: tokens, masks, prompt texts.
 1. `override`: a person said so.
 2. `failed_status`: the call failed, was aborted or never ended.
 3. `sibling_continued`: nobody continued this answer, and the harness went on from
-   another answer to exactly the same prompt.
-4. `claimed_parent` and `nested_in_tool_call`: a tool-bearing conversation of its own
+   another answer to exactly the same prompt: its tokens, or its turn as it was echoed.
+4. `claimed_auxiliary`: the harness itself calls the call a compaction, a title or the like.
+5. `claimed_parent` and `nested_in_tool_call`: a tool-bearing conversation of its own
    that names a parent, or that ran while another one waited for its tools.
-5. `no_tools_on_path`: some calls of the rollout have tools, none on this path has.
-6. `tool_bearing_path`, or `tools_do_not_discriminate` when no call has tools at all.
+6. `no_tools_on_path`: some calls of the rollout have tools, none on this path has.
+7. `tool_bearing_path`, or `tools_do_not_discriminate` when no call has tools at all.
 
 A different prompt under the same parent is a fork, never a retry: it is not discarded.
 """
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from explorer.records import Admission, Call, CallId, CallStatus, Override, Role
+from explorer.trace.claims import claimed_side_work
 from explorer.trace.subagents import find_subagents
 from explorer.trace.tree import Node, Tree
 
@@ -82,6 +84,9 @@ def assign_roles(
         elif call_id in discarded:
             why = f"call {discarded[call_id]} answered the same prompt and was continued"
             decisions[call_id] = RoleDecision(Role.DISCARDED, "sibling_continued", why)
+        elif (claimed := claimed_side_work(call)) is not None:
+            why = f"the harness says {claimed[0]} {claimed[1]}"
+            decisions[call_id] = RoleDecision(Role.AUXILIARY, "claimed_auxiliary", why)
         elif call_id in subagents:
             rule, why = subagents[call_id]
             decisions[call_id] = RoleDecision(Role.SUBAGENT, rule, why)
@@ -119,19 +124,50 @@ def _siblings(
     tree: Tree, by_id: Mapping[CallId, Call]
 ) -> tuple[dict[CallId, CallId], dict[CallId, int]]:
     """Discarded calls with the one that was continued; ambiguous ones with their number."""
+    groups = [
+        [node.call_id for node in group if live(by_id[node.call_id])]
+        for group in sibling_groups(tree)
+    ]
+    groups = [alive for alive in groups if len(alive) > 1]
+    went_on = {node.call_id for node in tree.nodes.values() if node.children}
+    went_on |= _repeated(groups, by_id)
     discarded: dict[CallId, CallId] = {}
     ambiguous: dict[CallId, int] = {}
-    for group in sibling_groups(tree):
-        alive = [node for node in group if live(by_id[node.call_id])]
-        continued = [node for node in alive if node.children]
-        for node in alive:
-            if node.children or len(alive) == 1:
+    for alive in groups:
+        continued = [call_id for call_id in alive if call_id in went_on]
+        for call_id in alive:
+            if call_id in went_on:
                 continue
             if continued:
-                discarded[node.call_id] = continued[0].call_id
+                discarded[call_id] = continued[0]
             else:
-                ambiguous[node.call_id] = len(alive)
+                ambiguous[call_id] = len(alive)
     return discarded, ambiguous
+
+
+def _repeated(groups: list[list[CallId]], by_id: Mapping[CallId, Call]) -> set[CallId]:
+    """Siblings whose own answer, and no other's of the group, stands in a later request
+    behind the very messages that it answered. Most harnesses write calls anew, so that no
+    tokens continue; the ids that we minted still tell which answer was used."""
+    wanted: dict[tuple[int, str], list[CallId]] = defaultdict(list)
+    for alive in groups:
+        answers = [by_id[call_id].reply_digest for call_id in alive]
+        for call_id, answer in zip(alive, answers, strict=True):
+            place = len(by_id[call_id].message_digests)
+            if place and answer is not None and answers.count(answer) == 1:
+                wanted[place, answer].append(call_id)
+    places = {place for place, _ in wanted}
+    found: set[CallId] = set()
+    for call in by_id.values():
+        said = call.message_digests
+        for place in places:
+            if place < len(said):
+                found.update(
+                    call_id
+                    for call_id in wanted.get((place, said[place]), ())
+                    if by_id[call_id].message_digests == said[:place]
+                )
+    return found
 
 
 def _tools_on_path(tree: Tree, by_id: Mapping[CallId, Call]) -> set[CallId]:

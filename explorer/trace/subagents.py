@@ -7,7 +7,8 @@ Must not know: texts; a harness's claims are never authority for anything else.
 `claimed_parent`: the harness named a parent session, or an agent inside the session,
 that is not its own. `nested_in_tool_call`: a new tool-bearing root with its own system
 prompt began after another conversation asked for tools and before that conversation
-went on. The first tool-bearing root is the main agent and is never a subagent.
+went on. The first tool-bearing root is the main agent and is never a subagent; a root that
+the harness calls side work is neither.
 """
 
 from __future__ import annotations
@@ -16,21 +17,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from explorer.records import Call, CallId
-from explorer.trace.tree import Tree
-
-_PARENT_CLAIMS = (
-    "parent_session_id",
-    "parent_session",
-    "parent_session_affinity",
-    "codex_parent_thread_id",
-    "parent_thread_id",
-    "parent_id",
-    "parent",
+from explorer.trace.claims import (
+    AGENT,
+    OWN,
+    PARENT,
+    claimed_side_work,
+    claims_of,
+    first_of,
 )
-_OWN_CLAIMS = ("thread_id", "session_id", "session", "session_affinity")
-_AGENT_CLAIMS = ("claude_code_agent_id", "agent_id", "openai_subagent")
-# Codex marks its own compaction with the header that names subagents.
-_NO_AGENT = frozenset({"compact", "compaction"})
+from explorer.trace.tree import Tree
 
 Evidence = tuple[str, str]
 
@@ -45,7 +40,11 @@ class Wait(NamedTuple):
 
 def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evidence]:
     """Subagent calls with ``(rule, why)``; descendants of one are subagents too."""
-    tool_roots = [root for root in tree.roots if _has_tools(tree, by_id, root)]
+    tool_roots = [
+        root
+        for root in tree.roots
+        if claimed_side_work(by_id[root]) is None and _has_tools(tree, by_id, root)
+    ]
     if len(tool_roots) < 2:
         return {}
     main = tool_roots[0]
@@ -89,28 +88,14 @@ def _has_tools(tree: Tree, by_id: Mapping[CallId, Call], root: CallId) -> bool:
     return False
 
 
-def _claims(call: Call) -> dict[str, str]:
-    """Claims by header or field name, both spelt the same way."""
-    return {
-        key.lower().removeprefix("x-").replace("-", "_"): value
-        for key, value in call.claims.items()
-        if value
-    }
-
-
-def _first(claims: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((claims[name] for name in names if name in claims), None)
-
-
 def _claim(call: Call, main: Call) -> Evidence | None:
-    claims, main_claims = _claims(call), _claims(main)
-    parent = _first(claims, _PARENT_CLAIMS)
-    own = _first(claims, _OWN_CLAIMS)
-    if parent is not None and parent != own and parent != _first(main_claims, _PARENT_CLAIMS):
+    claims, main_claims = claims_of(call), claims_of(main)
+    parent = first_of(claims, PARENT)
+    own = first_of(claims, OWN)
+    if parent is not None and parent != own and parent != first_of(main_claims, PARENT):
         return "claimed_parent", f"the harness names {parent} as the parent conversation"
-    agent = _first(claims, _AGENT_CLAIMS)
-    known = agent in _NO_AGENT or agent == _first(main_claims, _AGENT_CLAIMS)
-    if agent is not None and not known:
+    agent = first_of(claims, AGENT)
+    if agent is not None and agent != first_of(main_claims, AGENT):
         return "claimed_parent", f"the harness names agent {agent} inside the session"
     return None
 

@@ -117,6 +117,7 @@ class _Builder:
         self.breaks: dict[CallId, PrefixBreak] = {}
         self.first_child: dict[CallId, CallId] = {}
         self.last_child: dict[CallId, CallId] = {}
+        self.same_prompt: dict[bytes, list[CallId]] = {}
         self.before: Call | None = None
 
     def admit_all(self) -> None:
@@ -129,6 +130,7 @@ class _Builder:
             match = self._find_parent(call, state)
             self._note_break(call, state, match)
             self._register(call, state)
+            self.same_prompt.setdefault(_prompt_key(call, state), []).append(call.call_id)
             self.before = call
 
     def _prompt_state(self, call: Call) -> SequenceState:
@@ -209,8 +211,22 @@ class _Builder:
             offset=offset,
             expected_id=int(expected[0]) if expected.size else None,
             actual_id=actual,
-            cause=name_cause(call, self.calls[nearest_id], offset, actual, self.before),
+            cause=name_cause(call, self._meant(call, nearest_id), offset, actual, self.before),
         )
+
+    def _meant(self, call: Call, nearest_id: CallId) -> Call:
+        """The nearest call, or the one with the same prompt whose answer this call repeats:
+        of two answers, more tokens may agree with the one that was thrown away."""
+        nearest = self.calls[nearest_id]
+        place = len(nearest.message_digests)
+        if not place or len(call.message_digests) <= place:
+            return nearest
+        told = call.message_digests[place]
+        if told != nearest.reply_digest:
+            for other_id in self.same_prompt[_prompt_key(nearest, self.prompts[nearest_id])]:
+                if self.calls[other_id].reply_digest == told:
+                    return self.calls[other_id]
+        return nearest
 
     def adopt_late_ancestors(self) -> None:
         """Parents again, now that every call is in the index."""

@@ -199,7 +199,6 @@ def test_the_first_tool_bearing_root_is_never_a_subagent() -> None:
 @pytest.mark.parametrize(
     "claims",
     [
-        {"x-openai-subagent": "compact"},
         {"x-session-id": "main"},
         {"x-session-id": "main", "x-parent-session-id": "main"},
         {"user-agent": "parent"},
@@ -209,6 +208,85 @@ def test_claims_that_name_no_subagent(claims: dict[str, str]) -> None:
     main = make_call("m", 1, [1], [2], n_tools=5, claims={"x-session-id": "main"})
     other = make_call("s", 2, [8], [9], n_tools=3, claims=claims)
     assert roles(main, other)["s"] == "agent"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"x-openai-subagent": "compact"},
+        {"request_kind": "compaction"},
+        {"x-request-kind": "Title"},
+        {"thread_source": "thread_title", "x-thread-id": "other"},
+    ],
+)
+def test_a_harness_that_says_it_is_side_work_is_believed(claims: dict[str, str]) -> None:
+    first, second = two_turns()
+    inside = make_call("in", 3, [1, 2, 3, 4, 5, 6, 7], [8], n_tools=2, claims=claims)
+    beside = make_call("out", 4, [8], [9], n_tools=3, claims=claims)
+    decided = decide(first, second, inside, beside)
+    for name in ("in", "out"):
+        assert decided[name].role is Role.AUXILIARY
+        assert decided[name].rule == "claimed_auxiliary"
+    assert decided["a"].role is Role.AGENT
+
+
+@pytest.mark.parametrize("kind", ["turn", "user", "", "titles", "{}"])
+def test_other_kinds_of_request_say_nothing(kind: str) -> None:
+    first, second = two_turns()
+    claims = {"request_kind": kind, "thread_source": kind}
+    last = make_call("c", 3, [1, 2, 3, 4, 5, 6, 7], [8], n_tools=2, claims=claims)
+    assert roles(first, second, last)["c"] == "agent"
+
+
+def test_no_claim_turns_side_work_or_another_rule_into_agent_work() -> None:
+    claims = {"request_kind": "turn", "thread_source": "user"}
+    title = make_call("title", 0, [90, 91], [92], n_tools=0, claims=claims)
+    bad = make_call(
+        "bad", 8, [5], [6], status=CallStatus.FAILED, claims={"request_kind": "title"}
+    )
+    decided = decide(title, *two_turns(), bad)
+    assert decided["title"].rule == "no_tools_on_path"
+    assert decided["bad"].role is Role.FAILED
+
+
+def test_a_title_call_with_tools_is_not_the_main_agent() -> None:
+    """It came first; the agent names the session that it belongs to as its parent."""
+    title = make_call(
+        "t", 0, [90], [91], n_tools=3, claims={"request_kind": "title", "x-session-id": "t"}
+    )
+    agent = make_call("a", 1, [1], [2], n_tools=3, claims={"x-parent-session-id": "t"})
+    assert roles(title, agent) == {"t": "auxiliary", "a": "agent"}
+
+
+def twice(reply: str, again: str) -> tuple[Call, Call, Call]:
+    """One prompt answered twice, then a request that writes the second answer anew."""
+    said = ("task",)
+    return (
+        make_call("a", 1, [1, 2], [3, 4], n_tools=2, message_digests=said, reply_digest=reply),
+        make_call("b", 2, [1, 2], [3, 5], n_tools=2, message_digests=said, reply_digest=again),
+        make_call("c", 3, [1, 2, 9], [6], n_tools=2, message_digests=("task", again, "tool")),
+    )
+
+
+def test_the_answer_that_was_echoed_is_the_one_that_was_used() -> None:
+    decided = decide(*twice("first", "second"))
+    assert decided["a"].role is Role.DISCARDED
+    assert decided["b"].rule == "tool_bearing_path"
+    assert not decided["b"].ambiguous
+
+
+def test_two_equal_answers_stay_ambiguous() -> None:
+    decided = decide(*twice("same", "same"))
+    assert decided["a"].ambiguous
+    assert decided["b"].ambiguous
+
+
+def test_an_echo_behind_other_messages_proves_no_use() -> None:
+    first, second, third = twice("first", "second")
+    elsewhere = replace(third, message_digests=("other task", "second", "tool"))
+    decided = decide(first, second, elsewhere)
+    assert decided["a"].ambiguous
+    assert decided["b"].ambiguous
 
 
 def test_a_compaction_root_stays_agent() -> None:
