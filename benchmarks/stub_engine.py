@@ -8,6 +8,7 @@ it carries ``bench_turn``: then the body of that turn of a growing conversation.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from typing import Any
@@ -73,7 +74,8 @@ def conversation(turns: int) -> list[bytes]:
 class Stub:
     """The ASGI application."""
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, turns: int, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
         dice = random.Random(0)
         prompt = [dice.randrange(VOCABULARY) for _ in range(PROMPT)]
         sampled = [dice.randrange(VOCABULARY) for _ in range(SAMPLED)]
@@ -97,6 +99,9 @@ class Stub:
             status, reply = 404, b"{}"
         elif b"bench_turn" in raw:
             reply = self.turns[orjson.loads(raw)["bench_turn"]]
+        elif self.delay_s and b"bench_slow" in raw:
+            # For benchmarks/load.py only: the comparison with it is never slowed.
+            await asyncio.sleep(self.delay_s)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(reply)).encode()),
@@ -107,7 +112,10 @@ class Stub:
 
 if __name__ == "__main__":
     port = int(sys.argv[1])
-    stub = Stub(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    stub = Stub(
+        int(sys.argv[2]) if len(sys.argv) > 2 else 0,
+        float(sys.argv[3]) if len(sys.argv) > 3 else 0.0,
+    )
     uvicorn.run(
         stub,
         port=port,
