@@ -248,6 +248,9 @@ class ProvenancePage:
     sampling: tuple[SamplingRow, ...] = said("Sampling asked and sent, equal calls joined.")
     metadata: tuple[Fact, ...] = said("What the creator of the rollout wrote.")
     budgets: tuple[Fact, ...] = said("How streams are served, and budgets given.")
+    ending: tuple[Fact, ...] = said("How the harness ended, as told at close.")
+    stdout_tail: str = said("The end of its standard output, as told at close.")
+    stderr_tail: str = said("The end of its standard error, likewise.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import orjson
 
 from explorer import __version__
 from explorer.export.judged import Judged
-from explorer.records import CallId, CallStatus, Finding, MaskReason
+from explorer.records import CallId, CallStatus, EventKind, Finding, MaskReason
 from explorer.store.interface import RolloutSummary
 from explorer.web import words
 from explorer.web.calls import compact, versions_text
@@ -157,6 +157,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
             *(fact("failure", failure) for failure in certificate.failures),
             *(fact(item.name, item.value) for item in measurements(certificate.numbers)),
         )
+    told = _told_at_close(judged)
     return ProvenancePage(
         frame=frame,
         header=header,
@@ -172,7 +173,19 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
             fact("streaming", rollout.streaming.value),
             *facts_of(rollout.budgets),
         ),
+        ending=facts_of({k: v for k, v in told.items() if k not in _TAILS}),
+        stdout_tail=safe_text(str(told.get("stdout_tail", ""))),
+        stderr_tail=safe_text(str(told.get("stderr_tail", ""))),
     )
+
+
+_TAILS = ("stdout_tail", "stderr_tail")
+
+
+def _told_at_close(judged: Judged) -> dict[str, Any]:
+    """What a runner said about the harness when it closed the rollout."""
+    closed = [e for e in judged.record.events if e.kind is EventKind.CLOSED]
+    return closed[-1].payload if closed else {}
 
 
 def measurements(numbers: dict[str, Any]) -> tuple[Measurement, ...]:

@@ -74,3 +74,22 @@ def test_streaming_and_budgets_stand_with_the_provenance(live: Live) -> None:
     html = page(live, f"/rollouts/{rollout}/provenance")
     assert "passthrough" in html
     assert "wall_s" in html
+
+
+def test_how_the_harness_ended_is_shown_with_what_it_printed(live: Live) -> None:
+    rollout, _ = live.create()
+    told = {
+        "exit_code": 3,
+        "duration_s": 1.25,
+        "command": ["pi", "-p", "<b>task</b>"],
+        "stdout_tail": "line one\n<script>alert(1)</script>\u202e",
+    }
+    before = page(live, f"/rollouts/{rollout}/provenance")
+    assert "Nobody told" in before
+    live.api("POST", f"/api/v1/rollouts/{rollout}/close", told)
+    html = page(live, f"/rollouts/{rollout}/provenance")
+    assert "exit_code" in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "<script>alert(1)" not in html
+    assert "\u202e" not in html
+    assert "&lt;b&gt;task&lt;/b&gt;" in html
