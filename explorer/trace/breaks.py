@@ -91,13 +91,14 @@ def _begins_anew(call: Call, nearest: Call) -> bool:
         return False
     # Another system prompt and another first message, though the task may stand in both.
     other_start = call.system_digest != nearest.system_digest and mine[0] != theirs[0]
-    return other_start or conversation_of(call) != conversation_of(nearest)
+    here, there = conversation_of(call), conversation_of(nearest)
+    return other_start or (bool(here and there) and here != there)
 
 
 def _summed_up(call: Call, nearest: Call, before: Call | None) -> bool:
     """Whether the conversation goes on from a shorter form of what was said before."""
     mine, theirs = call.message_digests, nearest.message_digests
-    if _moved_up(mine, theirs):
+    if call.tools_digest == nearest.tools_digest and _moved_up(mine, theirs):
         return True
     if before is None:
         return False

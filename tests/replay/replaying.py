@@ -90,10 +90,13 @@ class _Names:
 
     ours: dict[str, str] = field(default_factory=dict)
     sealed: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
 
     def learn(self, recorded: Said, served: Said) -> None:
         for key, value in recorded.ids.items():
             self.ours[value] = served.ids.get(key, value)
+        if "signature" in served.ids:
+            self.shown[served.ids["signature"]] = served.reasoning
         for theirs, mine in zip(recorded.calls, served.calls, strict=True):
             self.ours[theirs.id] = mine.id
             if theirs.item and mine.item:
@@ -120,6 +123,9 @@ class _Names:
             return [self._put(entry, named) for entry in value]
         if isinstance(value, dict):
             made = {key: self._put(entry, named) for key, entry in value.items()}
+            if made.get("type") == "thinking" and made.get("signature") in self.shown:
+                # Where reasoning is not to be shown, its echo is empty too.
+                made["thinking"] = self.shown[made["signature"]]
             call = made.get("functionCall")
             if "thoughtSignature" in made and isinstance(call, dict):
                 # Every recorded seal is the same, so they are told by the call beside them.

@@ -1,4 +1,7 @@
-"""Shows what a replay came to, to read beside the traffic: python -m tests.replay.report PATH…"""
+"""Shows what a replay came to, to read beside the traffic.
+
+python -m tests.replay.report PATH…
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from explorer.records import CallId
 from explorer.trace.verdict import judge
 from tests.live import serving
 from tests.replay.meaning import continued
-from tests.replay.recording import read
+from tests.replay.recording import Said, read
 from tests.replay.replaying import replay, script_of
 
 
@@ -39,26 +42,26 @@ def show(path: Path) -> None:
         told = f"{role.role}/{role.rule}" if role else f"{made.status}/{made.failure_kind}"
         differs = _differs(next(c.said for c in calls if c.n == n), done.served[n])
         print(
-            f"  {n}: means {means[n]} tokens {tokens} {told} break {cause} http {made.http_status}"
-            f" notes {[x.code for x in made.notes]} {differs}"
+            f"  {n}: means {means[n]} tokens {tokens} {told} break {cause}"
+            f" http {made.http_status} notes {[note.code for note in made.notes]} {differs}"
         )
 
 
-def _differs(recorded, served):
+def _differs(recorded: Said | None, served: Said | None) -> str:
+    """What the harness was answered otherwise than in the recording."""
     if recorded is None or served is None:
         return ""
-    out = []
-    if recorded.text != served.text:
-        out.append(("text", recorded.text, served.text))
-    if recorded.reasoning != served.reasoning:
-        out.append(("reasoning", recorded.reasoning, served.reasoning))
-    a = [(c.name, c.arguments) for c in recorded.calls]
-    b = [(c.name, c.arguments) for c in served.calls]
-    if a != b:
-        out.append(("calls", a, b))
-    if recorded.finish != served.finish:
-        out.append(("finish", recorded.finish, served.finish))
-    return out
+    pairs = {
+        "text": (recorded.text, served.text),
+        "reasoning": (recorded.reasoning, served.reasoning),
+        "calls": tuple(
+            [(call.name, call.arguments) for call in said.calls] for said in (recorded, served)
+        ),
+        "finish": (recorded.finish, served.finish),
+    }
+    return " ".join(
+        f"{name}: {told!r} became {got!r}" for name, (told, got) in pairs.items() if told != got
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ otherwise in a reply than in its echo, the echo's words stand in both.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -109,6 +111,7 @@ def _response(call: Recorded) -> dict[str, Any]:
 
 def mend(calls: list[Recorded]) -> None:
     """Gives replies the words of their echoes, in the spelling that the reply has."""
+    _mend_texts(calls)
     echoes: dict[str, Any] = {}
     for call in calls:
         for tool_id, arguments in _echoed(call.body):
@@ -117,6 +120,23 @@ def mend(calls: list[Recorded]) -> None:
         for made in call.said.calls if call.said is not None else ():
             if made.id in echoes:
                 made.arguments = _mended(made, echoes[made.id])
+
+
+def _mend_texts(calls: list[Recorded]) -> None:
+    """The text of a chat reply without calls, from the turn that stands behind its request's
+    messages in the next request, where it is the same but for its words."""
+    for call, later in itertools.pairwise(calls):
+        if call.said is None or call.said.calls or "messages" not in (call.body or {}):
+            continue
+        place = len(call.body["messages"])
+        turns = later.body["messages"] if isinstance(later.body, dict) else []
+        echo = turns[place].get("content") if place < len(turns) else None
+        if isinstance(echo, str) and _shape(echo) == _shape(call.said.text):
+            call.said.text = echo
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"[^\W\d_]+", "w", text)
 
 
 def _echoed(value: Any) -> Iterator[tuple[str, Any]]:

@@ -187,6 +187,117 @@ def test_a_root_after_a_summary_call_is_a_compaction(
     assert broke.cause is BreakCause(cause)
 
 
+OURS = {"x-session-id": "s"}
+THEIRS = {"x-session-id": "s", "x-claude-code-agent-id": "b"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        # The task stands in both, and nothing else does: a title call and the agent.
+        (
+            {"system_digest": "S2", "tools_digest": None, "message_digests": ("u2", "go")},
+            "unrelated",
+        ),
+        ({"system_digest": "S2", "message_digests": ("u1", "else")}, "system_changed"),
+        ({"message_digests": ("u1", "other task"), "claims": THEIRS}, "unrelated"),
+        ({"message_digests": ("u1", "r1", "u9", "x"), "claims": OURS}, "history_rewritten"),
+        # What was between is gone, under a system prompt that marks the first message.
+        ({"system_digest": "S2", "message_digests": ("summary", "u2")}, "compaction"),
+        ({"system_digest": "S2", "message_digests": ("u2", "new")}, "compaction"),
+        (
+            {"system_digest": "S2", "tools_digest": "T2", "message_digests": ("u2",)},
+            "unrelated",
+        ),
+        # Whoever says that it is another agent, the answer in it says more.
+        (
+            {"message_digests": ("u1", "edited", "r2", "x"), "claims": THEIRS},
+            "history_rewritten",
+        ),
+    ],
+)
+def test_causes_told_by_claims_and_by_what_moved(fields: dict[str, Any], cause: str) -> None:
+    nearest = call_with(
+        "n", 1, [1, 2, 3, 4], message_digests=("u1", "r1", "u2"), reply_digest="r2", claims=OURS
+    )
+    node = build_tree([nearest, call_with("c", 2, [1, 2, 9], **fields)]).nodes[CallId("c")]
+    assert node.break_ is not None
+    assert node.break_.cause is BreakCause(cause)
+
+
+IN_BAND: dict[str, Any] = {
+    "message_digests": (*ALL, "sum up"),
+    "reply_digest": "the summary",
+    "finish_reason": "stop",
+    "claims": OURS,
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ({}, {}, "compaction"),
+        ({}, {"system_digest": "S2"}, "compaction"),
+        ({}, {"message_digests": ("u1", "the task again")}, "compaction"),
+        ({}, {"claims": {}}, "unrelated"),
+        ({}, {"claims": THEIRS}, "unrelated"),
+        ({}, {"tools_digest": "T2"}, "unrelated"),
+        ({"claims": {}}, {}, "unrelated"),
+        ({"finish_reason": "tool_calls"}, {}, "unrelated"),
+    ],
+)
+def test_a_root_after_a_summary_in_band_is_a_compaction(
+    before: dict[str, Any], after: dict[str, Any], cause: str
+) -> None:
+    """Nothing but the harness's own word ties the new context to the old one."""
+    nearest = call_with(
+        "n", 1, [1, 2, 3, 4], message_digests=ALL[:3], reply_digest="r2", claims=OURS
+    )
+    fresh = {"message_digests": ("the summary as a user's",), "claims": OURS}
+    calls = [
+        nearest,
+        call_with("s", 2, [8, 8, 8], **(IN_BAND | before)),
+        call_with("c", 3, [1, 2, 9], **(fresh | after)),
+    ]
+    broke = build_tree(calls).nodes[CallId("c")].break_
+    assert broke is not None
+    assert broke.nearest_call_id == "n"
+    assert broke.cause is BreakCause(cause)
+
+
+def test_a_summary_that_comes_back_as_the_agents_own_turn_is_a_compaction() -> None:
+    calls = [
+        NEAREST,
+        call_with(
+            "s",
+            2,
+            [8, 8, 8],
+            system_digest="summing up",
+            tools_digest=None,
+            message_digests=("the transcript",),
+            reply_digest="summary",
+        ),
+        call_with("c", 3, [1, 2, 9], message_digests=("so far?", "summary", "go on")),
+    ]
+    broke = build_tree(calls).nodes[CallId("c")].break_
+    assert broke is not None
+    assert broke.cause is BreakCause.COMPACTION
+
+
+def test_the_cause_is_that_of_the_answer_which_the_harness_used() -> None:
+    """More tokens agree with the answer that it threw away."""
+    facts: dict[str, Any] = {"system_digest": "S", "tools_digest": "T"}
+    thrown = make_call(
+        "n1", 1, [1, 2], [50, 8], message_digests=("u",), reply_digest="no", **facts
+    )
+    used = make_call("n2", 2, [1, 2], [51], message_digests=("u",), reply_digest="yes", **facts)
+    after = call_with("c", 3, [1, 2, 50, 9], message_digests=("u", "yes", "t"))
+    broke = build_tree([thrown, used, after]).nodes[CallId("c")].break_
+    assert broke is not None
+    assert (broke.nearest_call_id, broke.offset) == ("n1", 3)
+    assert broke.cause is BreakCause.REASONING_DROPPED
+
+
 def test_a_compaction_is_compared_with_the_end_of_the_conversation() -> None:
     calls = [call_with("0", 0, [1, 2, 3], message_digests=("s", "u0"), reply_digest="r0")]
     prompt = [1, 2, 3]
