@@ -18,7 +18,8 @@ bare list of entries. An entry (all keys optional):
                                `when` are then taken in order, each once
     delay_ms, chunk_ms         wait before answering; and after each chunk of a stream
     chunks                     into how many pieces a stream cuts the text
-    status, body               answer with this HTTP status and JSON (or text) body
+    status, body, headers      answer with this HTTP status, JSON (or text) body and these
+                               headers, such as {"retry-after": "1"}
     fault                      hang | unreachable | not_json | no_choices | no_ids |
                                no_prompt_ids | no_logprobs | wrong_usage | placeholder_ids |
                                cut | no_done | error_event (a stream that breaks off; what
@@ -66,6 +67,7 @@ KEYS = frozenset(
         "once",
         "status",
         "body",
+        "headers",
         "fault",
         "patch",
     ]

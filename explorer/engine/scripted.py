@@ -151,7 +151,10 @@ class ScriptedEngine:
         if "status" in entry or "body" in entry:
             body = entry.get("body", {"error": {"message": "scripted failure", "type": "x"}})
             raw = body.encode() if isinstance(body, str) else orjson.dumps(body)
-            return EngineReply(int(entry.get("status", 200)), _HEADERS, raw)
+            more = tuple(
+                (str(name), str(entry["headers"][name])) for name in entry.get("headers", ())
+            )
+            return EngineReply(int(entry.get("status", 200)), (*_HEADERS, *more), raw)
         if fault == "not_json":
             return EngineReply(200, _HEADERS, b"<html>not json</html>")
         try:

@@ -169,7 +169,10 @@ class Stage:
         }
         self._folder = folder
         git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
-        for words in (("init", "-q", "-b", "main"), ("commit", "-q", "--allow-empty", "-m", "x")):
+        for words in (
+            ("init", "-q", "-b", "main"),
+            ("commit", "-q", "--allow-empty", "-m", "x"),
+        ):
             subprocess.run([*git, *words], cwd=self.work, env=self.environment, check=True)
 
     def start(self, *command: str, wire: str, env: Mapping[str, str] | None = None) -> Started:
@@ -182,7 +185,7 @@ class Stage:
         """… to its end."""
         return self.start(*command, wire=wire, env=env).finish()
 
-    def run_with(self, *command: str, wire: str, **wanted: Any) -> Ended:
+    def start_with(self, *command: str, wire: str, **wanted: Any) -> Started:
         """The harness itself, prepared as `run` does, under a rollout with fields that
         `run` has no options for."""
         made = self.live.api("POST", "/api/v1/rollouts", wanted, status=201)
@@ -193,8 +196,13 @@ class Stage:
         ready = prepare(profile, wire, target, tuple(command), home, self.environment)
         started = Started(self, ready.command, ready.environment)
         started.known_rollout = made["rollout_id"]
-        ended = started.finish()
-        self.live.api("POST", f"/api/v1/rollouts/{made['rollout_id']}/close", {})
+        return started
+
+    def run_with(self, *command: str, wire: str, **wanted: Any) -> Ended:
+        """… to its end; the rollout is closed."""
+        ended = self.start_with(*command, wire=wire, **wanted).finish()
+        path = f"/api/v1/rollouts/{ended.record.rollout_id}/close"
+        self.live.api("POST", path, {})
         return ended
 
     def wait_for(self, ready: Callable[[], bool], seconds: float = 40) -> None:
@@ -205,16 +213,21 @@ class Stage:
             time.sleep(0.02)
 
     def open_rollout(self) -> str:
-        """The one rollout there is, once it has a call that is being answered."""
+        """The one rollout there is, once a call of it is being answered."""
+        return self._rollout(lambda counts: bool(counts["open_calls"]))
+
+    def rollout_with_calls(self, number: int) -> str:
+        """The one rollout there is, once so many calls of it have been answered."""
+        return self._rollout(lambda counts: counts["calls"] >= number)
+
+    def _rollout(self, fits: Callable[[dict[str, Any]], bool]) -> str:
         found: list[str] = []
 
         def ready() -> bool:
-            rows = self.live.api("GET", "/api/v1/rollouts")["rollouts"]
-            for row in rows:
-                rollout = row["rollout_id"]
-                shown = self.live.api("GET", f"/api/v1/rollouts/{rollout}")
-                if shown["counts"]["open_calls"]:
-                    found.append(rollout)
+            for row in self.live.api("GET", "/api/v1/rollouts")["rollouts"]:
+                shown = self.live.api("GET", f"/api/v1/rollouts/{row['rollout_id']}")
+                if fits(shown["counts"]):
+                    found.append(row["rollout_id"])
             return bool(found)
 
         self.wait_for(ready)
@@ -261,9 +274,7 @@ def assert_ids_came_back(record: Record, call: Mapping[str, Any], number: int) -
     following = [each for each in record.calls if each["sequence"] > call["sequence"]]
     wanted = {tool_call_id(call["call_id"], position) for position in range(number)}
     messages = record.submitted(following[0])["messages"]
-    asked = {
-        inner["id"] for message in messages for inner in message.get("tool_calls") or []
-    }
+    asked = {inner["id"] for message in messages for inner in message.get("tool_calls") or []}
     answered = {message.get("tool_call_id") for message in messages}
     assert wanted <= asked, asked
     assert wanted <= answered, answered
