@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from explorer.records import Admission, Call, CallId, CallStatus, Override, Role
 from explorer.trace.claims import claimed_side_work
+from explorer.trace.messages import continuations
 from explorer.trace.subagents import find_subagents
 from explorer.trace.tree import Node, Tree
 
@@ -66,8 +67,9 @@ def assign_roles(
     with_tools = any(call.n_tools > 0 for call in calls) or any(
         admission.n_tools > 0 for admission in open_calls
     )
-    discarded, ambiguous = _siblings(tree, by_id)
-    subagents = find_subagents(tree, by_id)
+    meant = continuations(by_id[call_id] for call_id in tree.nodes)
+    discarded, ambiguous = _siblings(tree, by_id, meant)
+    subagents = find_subagents(tree, by_id, meant)
     on_path = _tools_on_path(tree, by_id)
     decisions: dict[CallId, RoleDecision] = {}
     for call_id, node in tree.nodes.items():
@@ -121,7 +123,7 @@ def sibling_groups(tree: Tree) -> Iterable[list[Node]]:
 
 
 def _siblings(
-    tree: Tree, by_id: Mapping[CallId, Call]
+    tree: Tree, by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
 ) -> tuple[dict[CallId, CallId], dict[CallId, int]]:
     """Discarded calls with the one that was continued; ambiguous ones with their number."""
     groups = [
@@ -130,7 +132,7 @@ def _siblings(
     ]
     groups = [alive for alive in groups if len(alive) > 1]
     went_on = {node.call_id for node in tree.nodes.values() if node.children}
-    went_on |= _repeated(groups, by_id)
+    went_on |= _repeated(groups, by_id, meant)
     discarded: dict[CallId, CallId] = {}
     ambiguous: dict[CallId, int] = {}
     for alive in groups:
@@ -145,28 +147,21 @@ def _siblings(
     return discarded, ambiguous
 
 
-def _repeated(groups: list[list[CallId]], by_id: Mapping[CallId, Call]) -> set[CallId]:
+def _repeated(
+    groups: list[list[CallId]], by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
+) -> set[CallId]:
     """Siblings whose own answer, and no other's of the group, stands in a later request
     behind the very messages that it answered. Most harnesses write calls anew, so that no
     tokens continue; the ids that we minted still tell which answer was used."""
-    wanted: dict[tuple[int, str], list[CallId]] = defaultdict(list)
+    used = set(meant.values())
+    found: set[CallId] = set()
     for alive in groups:
         answers = [by_id[call_id].reply_digest for call_id in alive]
-        for call_id, answer in zip(alive, answers, strict=True):
-            place = len(by_id[call_id].message_digests)
-            if place and answer is not None and answers.count(answer) == 1:
-                wanted[place, answer].append(call_id)
-    places = {place for place, _ in wanted}
-    found: set[CallId] = set()
-    for call in by_id.values():
-        said = call.message_digests
-        for place in places:
-            if place < len(said):
-                found.update(
-                    call_id
-                    for call_id in wanted.get((place, said[place]), ())
-                    if by_id[call_id].message_digests == said[:place]
-                )
+        found.update(
+            call_id
+            for call_id, answer in zip(alive, answers, strict=True)
+            if call_id in used and answers.count(answer) == 1
+        )
     return found
 
 

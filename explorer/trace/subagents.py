@@ -6,9 +6,10 @@ Must not know: texts; a harness's claims are never authority for anything else.
 
 `claimed_parent`: the harness named a parent session, or an agent inside the session,
 that is not its own. `nested_in_tool_call`: a new tool-bearing root with its own system
-prompt began after another conversation asked for tools and before that conversation
-went on. The first tool-bearing root is the main agent and is never a subagent; a root that
-the harness calls side work is neither.
+prompt, or with other tools and a conversation of its own, began after another conversation
+asked for tools and before that conversation went on. What goes on from a subagent's messages
+is the subagent's too. The first tool-bearing root is the main agent and is never a subagent;
+a root that the harness calls side work is neither.
 """
 
 from __future__ import annotations
@@ -38,8 +39,14 @@ class Wait(NamedTuple):
     call_id: CallId
 
 
-def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evidence]:
-    """Subagent calls with ``(rule, why)``; descendants of one are subagents too."""
+def find_subagents(
+    tree: Tree, by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
+) -> dict[CallId, Evidence]:
+    """Subagent calls with ``(rule, why)``; descendants of one are subagents too.
+
+    Args:
+        meant: what each call continues by its messages (`messages.continuations`).
+    """
     tool_roots = [
         root
         for root in tree.roots
@@ -53,7 +60,7 @@ def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evi
         for root in tool_roots[1:]
         if (evidence := _claim(by_id[root], by_id[main])) is not None
     }
-    waits = _waits(tree, by_id)
+    waits = _waits(tree, by_id, meant)
     asked = 0
     active: list[Wait] = []
     for root in tool_roots[1:]:
@@ -68,9 +75,11 @@ def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evi
             for wait in active
             if wait.went_on > start and tree.nodes[wait.call_id].root_id not in own_roots
         ]
-        nested = _nested(by_id[root], by_id, active)
-        if root not in own_roots and nested is not None:
-            own_roots[root] = nested
+        evidence = _inherited(tree, meant.get(root), own_roots) or _nested(
+            by_id[root], by_id, active, goes_on=root in meant
+        )
+        if evidence is not None:
+            own_roots.setdefault(root, evidence)
     return {
         node.call_id: own_roots[node.root_id]
         for node in tree.nodes.values()
@@ -100,13 +109,24 @@ def _claim(call: Call, main: Call) -> Evidence | None:
     return None
 
 
-def _waits(tree: Tree, by_id: Mapping[CallId, Call]) -> list[Wait]:
-    spans = []
-    for node in tree.nodes.values():
-        if node.children and _asked_tools(by_id[node.call_id]):
-            went_on = min(tree.nodes[child].sequence for child in node.children)
-            spans.append(Wait(node.sequence, went_on, node.call_id))
-    return sorted(spans)
+def _waits(
+    tree: Tree, by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
+) -> list[Wait]:
+    """A conversation goes on where its tokens do, or, of a harness that writes its turns
+    anew, where its messages do."""
+    went_on = {
+        node.call_id: min(tree.nodes[child].sequence for child in node.children)
+        for node in tree.nodes.values()
+        if node.children
+    }
+    for call_id, earlier in meant.items():
+        sequence = tree.nodes[call_id].sequence
+        went_on[earlier] = min(went_on.get(earlier, sequence), sequence)
+    return sorted(
+        Wait(tree.nodes[call_id].sequence, sequence, call_id)
+        for call_id, sequence in went_on.items()
+        if _asked_tools(by_id[call_id])
+    )
 
 
 def _asked_tools(call: Call) -> bool:
@@ -115,18 +135,32 @@ def _asked_tools(call: Call) -> bool:
     )
 
 
-def _nested(call: Call, by_id: Mapping[CallId, Call], active: list[Wait]) -> Evidence | None:
+def _inherited(
+    tree: Tree, earlier: CallId | None, own_roots: Mapping[CallId, Evidence]
+) -> Evidence | None:
+    """That of the subagent whose conversation a root goes on with by its messages."""
+    found = None if earlier is None else own_roots.get(tree.nodes[earlier].root_id)
+    return None if found is None else (found[0], f"goes on from call {earlier} of a subagent")
+
+
+def _nested(
+    call: Call, by_id: Mapping[CallId, Call], active: list[Wait], *, goes_on: bool
+) -> Evidence | None:
+    """Another system prompt shows another agent; another tool manifest under the same one
+    does so only where the call continues no messages, since an agent's own tools may grow."""
     for wait in active:
         waiting = by_id[wait.call_id]
-        known = None not in (waiting.system_digest, call.system_digest)
         if (
-            known
-            and waiting.system_digest != call.system_digest
-            and waiting.ended_us <= call.started_us
+            None in (waiting.system_digest, call.system_digest)
+            or waiting.ended_us > call.started_us
         ):
+            continue
+        other_system = waiting.system_digest != call.system_digest
+        other_tools = waiting.tools_digest != call.tools_digest and not goes_on
+        if other_system or other_tools:
+            own = "system prompt" if other_system else "tools"
             return (
                 "nested_in_tool_call",
-                f"began with its own system prompt while call {wait.call_id} "
-                "waited for its tools",
+                f"began with its own {own} while call {wait.call_id} waited for its tools",
             )
     return None

@@ -31,8 +31,13 @@ NAMES = sorted(
 class Done:
     """One recording, replayed and judged, with what was expected of it."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, claims: bool = True) -> None:
         self.meta, self.recorded = read(DATA / f"{name}{SUFFIX}")
+        if not claims:
+            for call in self.recorded:
+                call.headers = {"content-type": "application/json"}
+                for key in ("metadata", "client_metadata", "prompt_cache_key"):
+                    call.body.pop(key, None)
         with serving(ScriptedEngine(script_of(self.recorded)), folder / "s.duckdb") as live:
             self.replay: Replay = replay(live, self.recorded, self.meta["wire"])
         self.judged: Judgement = judge(self.replay.record)
@@ -117,3 +122,21 @@ def test_every_call_that_was_answered_has_its_tokens(done: Done) -> None:
             assert call.completion is not None
             assert call.completion.size
             assert call.reply_digest is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["opencode/subagent", "claude-shape/subagent", "codex/subagent"]
+)
+def test_subagents_are_found_without_any_word_of_the_harness(name: str, tmp_path: Path) -> None:
+    """As of Qwen, Cline and OpenHands, which name no parent and no agent."""
+    said_nothing = Done(name, tmp_path, claims=False)
+    for n, node in said_nothing.seen():
+        decision = said_nothing.judged.roles[node.call_id]
+        assert decision.role.value == said_nothing.expected[n]["role"], n
+        if decision.role.value == "subagent":
+            assert decision.rule == "nested_in_tool_call"
+    assert not any(
+        "session" in claim or "agent_id" in claim or "agent-id" in claim
+        for call in said_nothing.replay.calls.values()
+        for claim in call.claims
+    )
