@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from explorer.records import Call, CallStatus, Note, Override, Role
+from explorer.records import Call, CallId, CallStatus, Note, Override, Role
 from explorer.trace.roles import RoleDecision, assign_roles
 from explorer.trace.tree import build_tree
 from tests.trace.build import admission, failed_call, make_call, override, two_turns
@@ -142,6 +142,53 @@ def test_subagent_by_structure() -> None:
     assert decided["s1"].rule == decided["s2"].rule == "nested_in_tool_call"
     assert decided["s1"].role is Role.SUBAGENT
     assert decided["m2"].role is Role.AGENT
+
+
+def written_anew() -> tuple[Call, ...]:
+    """The same where every turn comes back in other tokens: each call is a root of its own."""
+    tools = {"finish_reason": "tool_calls"}
+    main = {"n_tools": 5, "system_digest": "M", "tools_digest": "five"}
+    sub = {"n_tools": 3, "system_digest": "S", "tools_digest": "three"}
+    return (
+        make_call("m1", 1, [1], [3], message_digests=("u",), reply_digest="A", **main, **tools),
+        make_call("s1", 2, [8], [9], message_digests=("v",), reply_digest="B", **sub, **tools),
+        make_call(
+            "s2", 4, [8, 7], [2], message_digests=("v", "B", "t"), reply_digest="C", **sub
+        ),
+        make_call("m2", 5, [1, 7], [5], message_digests=("u", "A", "t"), **main),
+    )
+
+
+def test_a_subagent_is_found_where_every_turn_is_written_anew() -> None:
+    decided = decide(*written_anew())
+    assert decided["s1"].rule == decided["s2"].rule == "nested_in_tool_call"
+    assert "goes on from call s1" in decided["s2"].why
+    assert decided["m1"].role is decided["m2"].role is Role.AGENT
+
+
+def test_what_goes_on_from_a_claimed_subagent_is_one_too() -> None:
+    main, sub, after, _ = written_anew()
+    claimed = replace(sub, claims={"x-parent-session-id": "main"})
+    late = replace(after, sequence=9)
+    assert decide(main, claimed, late)["s2"].rule == "claimed_parent"
+
+
+def test_other_tools_under_one_system_prompt_are_another_agent_only_with_other_messages() -> (
+    None
+):
+    main, sub, after, goes_on = written_anew()
+    same = [replace(call, system_digest="M") for call in (sub, after)]
+    assert roles(main, *same, goes_on)["s1"] == "subagent"
+    grown = replace(goes_on, sequence=3, tools_digest="six", n_tools=6)
+    again = replace(goes_on, call_id=CallId("m3"), sequence=6)
+    assert roles(main, grown, again) == {"m1": "agent", "m2": "agent", "m3": "agent"}
+
+
+def test_a_conversation_that_went_on_by_its_messages_waits_no_more() -> None:
+    main, sub, after, goes_on = written_anew()
+    early = replace(goes_on, sequence=2)
+    late = [replace(call, sequence=call.sequence + 5) for call in (sub, after)]
+    assert roles(main, early, *late)["s1"] == "agent"
 
 
 @pytest.mark.parametrize("case", ["same system", "no wait", "no continuation", "no tools"])
