@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 # torch and openenv live beside the product's environment, never in it.
 CONSUMERS ?= .venv-consumers
 PORT ?= 7860
+TARGET ?= messages_request
+SECONDS ?= 60
 
-.PHONY: demo test test-consumers check bench docs install install-test clean help
+.PHONY: fuzz demo test test-consumers check bench docs install install-test clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -50,6 +52,11 @@ test-consumers: $(CONSUMERS)/.installed ## tests with real torch and openenv; no
 	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 $(CONSUMERS)/bin/python -m pytest \
 		tests/engine/test_local.py tests/trace/test_openenv.py
 
+# Not in CI; a finding is a file `crash-…`, to be made a test of.
+fuzz: install-test ## fuzz one parser: make fuzz TARGET=messages_request SECONDS=60
+	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
+	$(BIN)/python -m tests.fuzz.run $(TARGET) -max_total_time=$(SECONDS)
+
 check: install-test ## formatting rules, types, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
@@ -64,6 +71,7 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.tree
 	$(BIN)/python -m benchmarks.store_commit
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.load
 
 clean: ## remove the environment and what tools left
 	rm -rf $(VENV) $(CONSUMERS) build dist .mypy_cache .ruff_cache .pytest_cache
