@@ -51,6 +51,21 @@ _QUIET = {
     "NO_PROXY": "127.0.0.1,localhost",
 }
 
+Script = list[dict[str, Any]]
+DONE = {"text": "Finished: all done."}
+# Each is an entry of a script that a harness gets over by asking again.
+FAULTS: dict[str, dict[str, Any]] = {
+    "429": {"status": 429, "headers": {"retry-after": "1"}},
+    "unreachable": {"fault": "unreachable"},
+    "cut": {"fault": "cut", "text": "lost"},
+}
+
+
+def call(name: str, **arguments: Any) -> dict[str, str]:
+    """A tool call written compact and unescaped, as most harnesses write their echo."""
+    text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    return {"name": name, "arguments": text}
+
 
 @dataclass
 class Record:
@@ -112,6 +127,11 @@ class Ended:
     record: Record
     seconds: float
 
+    @property
+    def statuses(self) -> list[str]:
+        """Of every call, in order."""
+        return [each["status"] for each in self.record.calls]
+
 
 class Started:
     """A harness that runs; `finish` waits for it."""
@@ -156,12 +176,12 @@ class Stage:
         self.work, self.home = folder / "work", folder / "home"
         for made in (self.work, self.home, folder / "scratch"):
             made.mkdir()
-        self.environment = {
+        self.environment: dict[str, str] = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith((*_LEFT_OUT, *_LEFT_OUT_TOO))
-        } | _QUIET
-        self.environment |= {
+        }
+        self.environment |= _QUIET | {
             "HOME": str(self.home),
             "TMPDIR": str(folder / "scratch"),
             "PATH": os.pathsep.join(map(str, (harness.bin, NODE, os.environ["PATH"]))),
@@ -179,17 +199,19 @@ class Stage:
         """`rollout-explorer run` with the harness, on this stage's server."""
         words = [sys.executable, "-m", "explorer", "run", "--store", str(self.store)]
         words += ["--harness", self.harness.profile, "--wire", wire, "--json", "--grace", "5"]
-        return Started(self, [*words, "--", *command], self.environment | (env or {}))
+        return Started(self, [*words, "--", *command], self.environment | dict(env or {}))
 
     def run(self, *command: str, wire: str, env: Mapping[str, str] | None = None) -> Ended:
         """… to its end."""
         return self.start(*command, wire=wire, env=env).finish()
 
-    def start_with(self, *command: str, wire: str, **wanted: Any) -> Started:
+    def start_with(
+        self, *command: str, wire: str, at: str | None = None, **wanted: Any
+    ) -> Started:
         """The harness itself, prepared as `run` does, under a rollout with fields that
-        `run` has no options for."""
+        `run` has no options for; `at` is the address that it reaches the server by."""
         made = self.live.api("POST", "/api/v1/rollouts", wanted, status=201)
-        target = Target.of(made, None, "scripted", DEFAULT_CONTEXT)
+        target = Target.of(made, at, "scripted", DEFAULT_CONTEXT)
         home = self._folder / "config"
         home.mkdir()
         profile = shipped()[self.harness.profile]
@@ -250,6 +272,12 @@ def stage(
 # -- what is asserted of every record ------------------------------------------------------
 
 
+def assert_finished(ended: Ended, said: str = "Finished: all done.") -> None:
+    """It ended well, having said this last."""
+    assert ended.code == 0, ended.err
+    assert ended.out.strip() == said
+
+
 def assert_nothing_lost(record: Record) -> None:
     """Every call is ended, in order without a gap, and whole where it was answered."""
     calls = record.calls
@@ -269,15 +297,21 @@ def assert_nothing_lost(record: Record) -> None:
 
 
 def assert_ids_came_back(record: Record, call: Mapping[str, Any], number: int) -> None:
-    """The `number` tool-call ids of `call` are in the next answered request, in both
-    places: the call's own and its result's."""
-    following = [each for each in record.calls if each["sequence"] > call["sequence"]]
+    """The `number` tool-call ids of `call` are in the harness's next request of the same
+    conversation, in both places: the call's own and its result's."""
     wanted = {tool_call_id(call["call_id"], position) for position in range(number)}
-    messages = record.submitted(following[0])["messages"]
-    asked = {inner["id"] for message in messages for inner in message.get("tool_calls") or []}
-    answered = {message.get("tool_call_id") for message in messages}
-    assert wanted <= asked, asked
-    assert wanted <= answered, answered
+    missing: list[set[str]] = []
+    for following in record.calls:
+        if following["sequence"] <= call["sequence"]:
+            continue
+        messages = record.submitted(following)["messages"]
+        calls = [inner for each in messages for inner in each.get("tool_calls") or []]
+        asked = {inner["id"] for inner in calls}
+        answered = {each.get("tool_call_id") for each in messages}
+        if wanted <= asked & answered:
+            return
+        missing.append(wanted - (asked & answered))
+    raise AssertionError(f"ids that did not come back: {missing}")
 
 
 def chain(record: Record, calls: Sequence[Mapping[str, Any]]) -> list[str | None]:
