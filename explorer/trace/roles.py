@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 from explorer.records import Admission, Call, CallId, CallStatus, Override, Role
 from explorer.trace.claims import claimed_side_work
-from explorer.trace.messages import continuations
 from explorer.trace.subagents import find_subagents
 from explorer.trace.tree import Node, Tree
 
@@ -67,9 +66,8 @@ def assign_roles(
     with_tools = any(call.n_tools > 0 for call in calls) or any(
         admission.n_tools > 0 for admission in open_calls
     )
-    meant = continuations(by_id[call_id] for call_id in tree.nodes)
-    discarded, ambiguous = _siblings(tree, by_id, meant)
-    subagents = find_subagents(tree, by_id, meant)
+    discarded, ambiguous = _siblings(tree, by_id)
+    subagents = find_subagents(tree, by_id)
     on_path = _tools_on_path(tree, by_id)
     decisions: dict[CallId, RoleDecision] = {}
     for call_id, node in tree.nodes.items():
@@ -123,7 +121,7 @@ def sibling_groups(tree: Tree) -> Iterable[list[Node]]:
 
 
 def _siblings(
-    tree: Tree, by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
+    tree: Tree, by_id: Mapping[CallId, Call]
 ) -> tuple[dict[CallId, CallId], dict[CallId, int]]:
     """Discarded calls with the one that was continued; ambiguous ones with their number."""
     groups = [
@@ -132,7 +130,7 @@ def _siblings(
     ]
     groups = [alive for alive in groups if len(alive) > 1]
     went_on = {node.call_id for node in tree.nodes.values() if node.children}
-    went_on |= _repeated(groups, by_id, meant)
+    went_on |= _repeated(groups, by_id, set(tree.meant.values()))
     discarded: dict[CallId, CallId] = {}
     ambiguous: dict[CallId, int] = {}
     for alive in groups:
@@ -148,12 +146,11 @@ def _siblings(
 
 
 def _repeated(
-    groups: list[list[CallId]], by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
+    groups: list[list[CallId]], by_id: Mapping[CallId, Call], used: set[CallId]
 ) -> set[CallId]:
     """Siblings whose own answer, and no other's of the group, stands in a later request
     behind the very messages that it answered. Most harnesses write calls anew, so that no
     tokens continue; the ids that we minted still tell which answer was used."""
-    used = set(meant.values())
     found: set[CallId] = set()
     for alive in groups:
         answers = [by_id[call_id].reply_digest for call_id in alive]

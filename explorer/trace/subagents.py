@@ -39,14 +39,8 @@ class Wait(NamedTuple):
     call_id: CallId
 
 
-def find_subagents(
-    tree: Tree, by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
-) -> dict[CallId, Evidence]:
-    """Subagent calls with ``(rule, why)``; descendants of one are subagents too.
-
-    Args:
-        meant: what each call continues by its messages (`messages.continuations`).
-    """
+def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evidence]:
+    """Subagent calls with ``(rule, why)``; descendants of one are subagents too."""
     tool_roots = [
         root
         for root in tree.roots
@@ -60,7 +54,7 @@ def find_subagents(
         for root in tool_roots[1:]
         if (evidence := _claim(by_id[root], by_id[main])) is not None
     }
-    waits = _waits(tree, by_id, meant)
+    waits = _waits(tree, by_id)
     asked = 0
     active: list[Wait] = []
     for root in tool_roots[1:]:
@@ -75,8 +69,8 @@ def find_subagents(
             for wait in active
             if wait.went_on > start and tree.nodes[wait.call_id].root_id not in own_roots
         ]
-        evidence = _inherited(tree, meant.get(root), own_roots) or _nested(
-            by_id[root], by_id, active, goes_on=root in meant
+        evidence = _inherited(tree, tree.meant.get(root), own_roots) or _nested(
+            by_id[root], by_id, active, goes_on=root in tree.meant
         )
         if evidence is not None:
             own_roots.setdefault(root, evidence)
@@ -109,9 +103,7 @@ def _claim(call: Call, main: Call) -> Evidence | None:
     return None
 
 
-def _waits(
-    tree: Tree, by_id: Mapping[CallId, Call], meant: Mapping[CallId, CallId]
-) -> list[Wait]:
+def _waits(tree: Tree, by_id: Mapping[CallId, Call]) -> list[Wait]:
     """A conversation goes on where its tokens do, or, of a harness that writes its turns
     anew, where its messages do."""
     went_on = {
@@ -119,7 +111,7 @@ def _waits(
         for node in tree.nodes.values()
         if node.children
     }
-    for call_id, earlier in meant.items():
+    for call_id, earlier in tree.meant.items():
         sequence = tree.nodes[call_id].sequence
         went_on[earlier] = min(went_on.get(earlier, sequence), sequence)
     return sorted(

@@ -19,7 +19,7 @@ from functools import partial
 from explorer.records import Call, CallId, CallStatus
 from explorer.trace.blocks import BLOCK_TOKENS, EMPTY_STATE, SequenceState
 from explorer.trace.breaks import PrefixBreak, name_cause
-from explorer.trace.messages import MessageIndex
+from explorer.trace.messages import MessageIndex, continuations
 from explorer.trace.prefix import Match, PrefixIndex
 from explorer.trace.sequences import Sequences
 
@@ -57,11 +57,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """Every attempted call of a rollout; `nodes` and `roots` in admission order."""
+    """Every attempted call of a rollout; `nodes` and `roots` in admission order.
+
+    Attributes:
+        meant: by call, the earlier call that its messages go on from, whatever became of
+            the tokens (`messages.continuations`).
+    """
 
     nodes: Mapping[CallId, Node]
     roots: tuple[CallId, ...]
     sequences: Sequences
+    meant: Mapping[CallId, CallId]
 
     def path(self, call_id: CallId) -> tuple[CallId, ...]:
         """From the root to the call, both included."""
@@ -117,7 +123,8 @@ class _Builder:
         self.breaks: dict[CallId, PrefixBreak] = {}
         self.first_child: dict[CallId, CallId] = {}
         self.last_child: dict[CallId, CallId] = {}
-        self.same_prompt: dict[bytes, list[CallId]] = {}
+        self.meant = continuations(ordered)
+        self.last_meant: dict[CallId, CallId] = {}
         self.before: Call | None = None
 
     def admit_all(self) -> None:
@@ -130,7 +137,7 @@ class _Builder:
             match = self._find_parent(call, state)
             self._note_break(call, state, match)
             self._register(call, state)
-            self.same_prompt.setdefault(_prompt_key(call, state), []).append(call.call_id)
+            self._note_meaning(call)
             self.before = call
 
     def _prompt_state(self, call: Call) -> SequenceState:
@@ -190,7 +197,8 @@ class _Builder:
             nearest = Match(rival, floor)
         if nearest is not None:
             name = nearest.call_id if rival is not None else self._latest(nearest.call_id)
-            self._set_break(call, state, name, nearest.length)
+            told = self._compared(call, name, None if match is None else match.call_id)
+            self._set_break(call, state, Match(name, nearest.length), told)
 
     def _latest(self, call_id: CallId) -> CallId:
         """The end so far of the conversation that a call belongs to: it holds the same
@@ -199,9 +207,8 @@ class _Builder:
             call_id = self.last_child[call_id]
         return call_id
 
-    def _set_break(
-        self, call: Call, state: SequenceState, nearest_id: CallId, offset: int
-    ) -> None:
+    def _set_break(self, call: Call, state: SequenceState, nearest: Match, told: Call) -> None:
+        nearest_id, offset = nearest.call_id, nearest.length
         expected = self.sequences.slice(nearest_id, offset, offset + 1)
         own = self.sequences.slice(call.call_id, offset, min(offset + 1, state.length))
         actual = int(own[0]) if own.size else None
@@ -211,22 +218,29 @@ class _Builder:
             offset=offset,
             expected_id=int(expected[0]) if expected.size else None,
             actual_id=actual,
-            cause=name_cause(call, self._meant(call, nearest_id), offset, actual, self.before),
+            cause=name_cause(call, told, offset, actual, self.before),
         )
 
-    def _meant(self, call: Call, nearest_id: CallId) -> Call:
-        """The nearest call, or the one with the same prompt whose answer this call repeats:
-        of two answers, more tokens may agree with the one that was thrown away."""
-        nearest = self.calls[nearest_id]
-        place = len(nearest.message_digests)
-        if not place or len(call.message_digests) <= place:
-            return nearest
-        told = call.message_digests[place]
-        if told != nearest.reply_digest:
-            for other_id in self.same_prompt[_prompt_key(nearest, self.prompts[nearest_id])]:
-                if self.calls[other_id].reply_digest == told:
-                    return self.calls[other_id]
-        return nearest
+    def _note_meaning(self, call: Call) -> None:
+        """Remembers where a conversation went on; what was asked about it without its tools
+        is not where it went."""
+        earlier = self.meant.get(call.call_id)
+        if earlier is None:
+            return
+        if call.tools_digest is not None or self.calls[earlier].tools_digest is None:
+            self.last_meant[earlier] = call.call_id
+
+    def _compared(self, call: Call, nearest_id: CallId, parent_id: CallId | None) -> Call:
+        """The call that says why the tokens part: what the call goes on from by its messages
+        but not by its tokens; else the nearest, of a root the end so far of its conversation.
+        Where turns are written anew the nearest tokens may be those of a conversation's first
+        call, or of an answer that was thrown away."""
+        earlier = self.meant.get(call.call_id)
+        if earlier is not None and earlier != parent_id:
+            return self.calls[earlier]
+        while parent_id is None and nearest_id in self.last_meant:
+            nearest_id = self.last_meant[nearest_id]
+        return self.calls[nearest_id]
 
     def adopt_late_ancestors(self) -> None:
         """Parents again, now that every call is in the index."""
@@ -262,7 +276,7 @@ class _Builder:
             nodes[call_id] = self._node(call_id, tuple(children[call_id]), nodes)
             stack.extend(reversed(children[call_id]))
         in_order = {call_id: nodes[call_id] for call_id in self.calls}
-        return Tree(in_order, tuple(roots), self.sequences)
+        return Tree(in_order, tuple(roots), self.sequences, self.meant)
 
     def _node(
         self, call_id: CallId, children: tuple[CallId, ...], done: Mapping[CallId, Node]

@@ -298,6 +298,40 @@ def test_the_cause_is_that_of_the_answer_which_the_harness_used() -> None:
     assert broke.cause is BreakCause.REASONING_DROPPED
 
 
+def test_where_turns_are_written_anew_the_cause_is_that_of_the_end_of_the_conversation() -> (
+    None
+):
+    """Each call shares most tokens with the first, whatever it goes on from."""
+    said = ("preamble", "task")
+    calls = [call_with("0", 0, [1, 2, 3], message_digests=said, reply_digest="r0")]
+    for number in range(1, 4):
+        said = (*said, f"r{number - 1}", f"t{number}")
+        prompt = [1, 2, 3, 60 + number]
+        reply = f"r{number}"
+        calls.append(
+            call_with(str(number), number, prompt, message_digests=said, reply_digest=reply)
+        )
+    grown = call_with(
+        "g", 5, [1, 2, 80], tools_digest="T2", message_digests=(*said, "r3", "found")
+    )
+    summed = call_with(
+        "s", 6, [9, 9], tools_digest=None, message_digests=(*said, "r3", "sum up")
+    )
+    anew = call_with(
+        "k",
+        7,
+        [1, 2, 3, 70],
+        tools_digest="T2",
+        message_digests=("preamble", "task", "summary"),
+    )
+    nodes = build_tree([*calls, grown, summed, anew]).nodes
+    causes = {name: node.break_.cause for name, node in nodes.items() if node.break_}
+    assert [causes[CallId(name)] for name in "123"] == [BreakCause.REASONING_DROPPED] * 3
+    assert causes[CallId("g")] is BreakCause.TOOLS_CHANGED
+    assert causes[CallId("k")] is BreakCause.COMPACTION
+    assert nodes[CallId("k")].break_.nearest_call_id == "0"  # type: ignore[union-attr]
+
+
 def test_a_compaction_is_compared_with_the_end_of_the_conversation() -> None:
     calls = [call_with("0", 0, [1, 2, 3], message_digests=("s", "u0"), reply_digest="r0")]
     prompt = [1, 2, 3]
