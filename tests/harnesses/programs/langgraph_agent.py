@@ -22,14 +22,14 @@ MODEL = os.environ.get("AGENT_MODEL", "scripted")
 @tool
 def look(q: str) -> str:
     """Looks a word up."""
-    print(f"tool look {q}")
+    sys.stdout.write(f"tool look {q}\n")
     return f"{q} means {q}"
 
 
 @tool
 def add(a: int, b: int) -> int:
     """Adds two numbers."""
-    print(f"tool add {a} {b}")
+    sys.stdout.write(f"tool add {a} {b}\n")
     return a + b
 
 
@@ -67,11 +67,13 @@ async def work(wire: str, way: str, task: str) -> None:
         print(ended["messages"][-1].text)
         return
     pieces: list[str] = []
-    async for chunk, _ in compiled.astream(state, stream_mode="messages"):
-        if isinstance(chunk, AIMessageChunk) and chunk.text:
-            pieces.append(chunk.text)
-    print(f"pieces {len(pieces)}")
-    print("".join(pieces))
+    async for mode, value in compiled.astream(state, stream_mode=["messages", "values"]):
+        if mode == "values":
+            state = value
+        elif isinstance(value[0], AIMessageChunk) and value[0].text:
+            pieces.append(value[0].text)
+    print(f"pieces {len(pieces)}: {''.join(pieces)}")
+    print(state["messages"][-1].text)
 
 
 asyncio.run(work(*sys.argv[1:]))

@@ -20,14 +20,14 @@ MODEL = os.environ.get("AGENT_MODEL", "scripted")
 @function_tool
 def look(q: str) -> str:
     """Looks a word up."""
-    print(f"tool look {q}")
+    sys.stdout.write(f"tool look {q}\n")
     return f"{q} means {q}"
 
 
 @function_tool
 def add(a: int, b: int) -> int:
     """Adds two numbers."""
-    print(f"tool add {a} {b}")
+    sys.stdout.write(f"tool add {a} {b}\n")
     return a + b
 
 
@@ -52,8 +52,8 @@ async def work(wire: str, way: str, task: str) -> None:
                 event.data, ResponseTextDeltaEvent
             ):
                 pieces.append(event.data.delta)
-        print(f"pieces {len(pieces)}")
-        print("".join(pieces))
+        print(f"pieces {len(pieces)}: {''.join(pieces)}")
+        print(streamed.final_output)
         return
     ended = await Runner.run(agent, task)
     if ended.last_response_id:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterable
 
 from pydantic_ai import Agent
+from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.models import Model
 
 MODEL = os.environ.get("AGENT_MODEL", "scripted")
@@ -39,22 +41,28 @@ async def work(wire: str, way: str, task: str) -> None:
     @agent.tool_plain
     def look(q: str) -> str:
         """Looks a word up."""
-        print(f"tool look {q}")
+        sys.stdout.write(f"tool look {q}\n")
         return f"{q} means {q}"
 
     @agent.tool_plain
     def add(a: int, b: int) -> int:
         """Adds two numbers."""
-        print(f"tool add {a} {b}")
+        sys.stdout.write(f"tool add {a} {b}\n")
         return a + b
 
-    if way == "unary":
-        print((await agent.run(task)).output)
-        return
-    async with agent.run_stream(task) as streamed:
-        pieces = [piece async for piece in streamed.stream_text(delta=True, debounce_by=None)]
-    print(f"pieces {len(pieces)}")
-    print("".join(pieces))
+    pieces: list[str] = []
+
+    async def watch(_: object, events: AsyncIterable[object]) -> None:
+        async for event in events:
+            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                pieces.append(event.part.content)
+            elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                pieces.append(event.delta.content_delta)
+
+    ended = await agent.run(task, event_stream_handler=watch if way == "stream" else None)
+    if way == "stream":
+        print(f"pieces {len(pieces)}: {''.join(pieces)}")
+    print(ended.output)
 
 
 asyncio.run(work(*sys.argv[1:]))

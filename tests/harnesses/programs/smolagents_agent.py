@@ -22,7 +22,7 @@ def look(q: str) -> str:
     Args:
         q: The word.
     """
-    print(f"tool look {q}")
+    sys.stdout.write(f"tool look {q}\n")
     return f"{q} means {q}"
 
 
@@ -34,7 +34,7 @@ def add(a: int, b: int) -> int:
         a: The first.
         b: The second.
     """
-    print(f"tool add {a} {b}")
+    sys.stdout.write(f"tool add {a} {b}\n")
     return a + b
 
 
