@@ -55,3 +55,47 @@ def test_leading_system_messages_are_told_apart_from_the_rest() -> None:
     assert message_digests(with_system) == message_digests([user])
     assert system_digest(with_system) is not None
     assert system_digest([user]) is None
+
+
+OURS = "call_0198c0de00007000800000000000abcd_"
+
+
+def generation(*tool_ids: str, **changed: Any) -> dict[str, Any]:
+    calls = [
+        {"id": tool_id, "function": {"name": "edit", "arguments": '{"path": "a"}'}}
+        for tool_id in tool_ids
+    ]
+    return {"role": "assistant", "content": "x", "tool_calls": calls} | changed
+
+
+def test_a_turn_with_our_ids_is_the_generation_they_came_from_whatever_became_of_it() -> None:
+    sampled = message_digest(generation(OURS + "0", OURS + "1"))
+    rewritten = generation(OURS + "0", OURS + "1", content=None, reasoning="why")
+    rewritten["tool_calls"][0]["function"] = {
+        "name": "invalid",
+        "arguments": '{"replace_all": false, "path": "a"}',
+    }
+    rewritten["tool_calls"][1]["function"]["arguments"] = "{}"
+    assert message_digest(rewritten) == sampled
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        generation(OURS + "0"),
+        generation(OURS + "1", OURS + "0"),
+        generation(OURS.replace("abcd", "abce") + "0", OURS.replace("abcd", "abce") + "1"),
+        generation(OURS + "0", "call_theirs"),
+        generation(OURS + "0", OURS + "1", role="user"),
+        generation(),
+    ],
+)
+def test_other_ids_are_another_generation(other: dict[str, Any]) -> None:
+    assert message_digest(generation(OURS + "0", OURS + "1")) != message_digest(other)
+
+
+def test_turns_with_anyone_elses_ids_are_compared_by_what_they_call() -> None:
+    one, other = generation("call_theirs"), generation("call_others")
+    assert message_digest(one) == message_digest(other)
+    other["tool_calls"][0]["function"]["arguments"] = '{"path": "b"}'
+    assert message_digest(one) != message_digest(other)

@@ -134,9 +134,9 @@ class _Names:
         return value
 
 
-def replay(live: Live, calls: list[Recorded], wire: str) -> Replay:
-    """Sends every request in its order under a new rollout."""
-    rollout, key = live.create(run="replay")
+def replay(live: Live, calls: list[Recorded], wire: str, **wanted: Any) -> Replay:
+    """Sends every request in its order under a new rollout, made as `wanted`."""
+    rollout, key = live.create(run="replay", **wanted)
     names = _Names()
     sequence: list[int] = []
     served: dict[int, Said | None] = {}

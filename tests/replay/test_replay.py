@@ -31,7 +31,7 @@ NAMES = sorted(
 class Done:
     """One recording, replayed and judged, with what was expected of it."""
 
-    def __init__(self, name: str, folder: Path, *, claims: bool = True) -> None:
+    def __init__(self, name: str, folder: Path, *, claims: bool = True, **wanted: Any) -> None:
         self.meta, self.recorded = read(DATA / f"{name}{SUFFIX}")
         if not claims:
             for call in self.recorded:
@@ -39,7 +39,7 @@ class Done:
                 for key in ("metadata", "client_metadata", "prompt_cache_key"):
                     call.body.pop(key, None)
         with serving(ScriptedEngine(script_of(self.recorded)), folder / "s.duckdb") as live:
-            self.replay: Replay = replay(live, self.recorded, self.meta["wire"])
+            self.replay: Replay = replay(live, self.recorded, self.meta["wire"], **wanted)
         self.judged: Judgement = judge(self.replay.record)
         expected = orjson.loads((DATA / f"{name}.expected.json").read_bytes())
         self.expected: dict[int, dict[str, Any]] = {entry["n"]: entry for entry in expected}
@@ -140,3 +140,29 @@ def test_subagents_are_found_without_any_word_of_the_harness(name: str, tmp_path
         for call in said_nothing.replay.calls.values()
         for claim in call.claims
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pi/basic",
+        "opencode/compact",
+        "qwen/length",
+        "codex/subagent",
+        "claude-shape/basic",
+        "claude-shape/badtool",
+        "gemini/basic",
+    ],
+)
+def test_streams_passed_on_as_they_come_give_the_same_tree(name: str, tmp_path: Path) -> None:
+    done = Done(name, tmp_path, streaming="passthrough")
+    for call in done.recorded:
+        served = done.replay.served[call.n]
+        assert served is not None
+        assert_same_reply(call, served)
+    assert continued(done.replay.calls) == done.told("continues")
+    for n, node in done.seen():
+        expected = done.expected[n]
+        assert done.numbers[node.parent_id] == expected["tokens"], n
+        assert (node.break_ and node.break_.cause.value) == expected["cause"], n
+        assert done.judged.roles[node.call_id].role.value == expected["role"], n
