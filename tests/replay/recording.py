@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from explorer.wire import sse
+from explorer.wire import chat, sse
 
 DATA = Path(__file__).parents[1] / "data" / "harness"
 SUFFIX = ".replay.jsonl"
@@ -123,9 +123,6 @@ def said(wire: str, body: str, content_type: str) -> Said:
         chunks = list(_events(body)) if streamed else [orjson.loads(body)]
         return _google(chunks)
     if streamed:
-        # Of a chat stream every piece counts, whoever wrote it.
-        from explorer.wire import chat
-
         return _chat(chat.merge_stream(sse.Decoder().feed(body.encode())))
     return _chat(orjson.loads(body))
 

@@ -146,9 +146,9 @@ def test_subagent_by_structure() -> None:
 
 def written_anew() -> tuple[Call, ...]:
     """The same where every turn comes back in other tokens: each call is a root of its own."""
-    tools = {"finish_reason": "tool_calls"}
-    main = {"n_tools": 5, "system_digest": "M", "tools_digest": "five"}
-    sub = {"n_tools": 3, "system_digest": "S", "tools_digest": "three"}
+    tools: dict[str, Any] = {"finish_reason": "tool_calls"}
+    main: dict[str, Any] = {"n_tools": 5, "system_digest": "M", "tools_digest": "five"}
+    sub: dict[str, Any] = {"n_tools": 3, "system_digest": "S", "tools_digest": "three"}
     return (
         make_call("m1", 1, [1], [3], message_digests=("u",), reply_digest="A", **main, **tools),
         make_call("s1", 2, [8], [9], message_digests=("v",), reply_digest="B", **sub, **tools),

@@ -302,7 +302,7 @@ def test_where_turns_are_written_anew_the_cause_is_that_of_the_end_of_the_conver
     None
 ):
     """Each call shares the same few tokens with all the others, whatever it goes on from."""
-    said = ("preamble", "task")
+    said: tuple[str, ...] = ("preamble", "task")
     calls = [call_with("0", 0, [1, 2, 3], message_digests=said, reply_digest="r0")]
     for number in range(1, 4):
         said = (*said, f"r{number - 1}", f"t{number}")
