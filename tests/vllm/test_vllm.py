@@ -238,7 +238,7 @@ def _slow(live: Live, key: str, into: list[httpx.Response], **more: Any) -> thre
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.7)
+    time.sleep(0.3)
     return thread
 
 
@@ -288,7 +288,7 @@ def test_a_client_that_leaves_frees_the_engine(live: Live, vllm: str, streaming:
             live.url + "/v1/chat/completions",
             json=body,
             headers={"authorization": f"Bearer {key}"},
-            timeout=0.8 if streaming == "synthesised" else httpx.Timeout(5, read=0.005),
+            timeout=0.3 if streaming == "synthesised" else httpx.Timeout(5, read=0.005),
         )
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
