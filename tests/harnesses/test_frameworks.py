@@ -263,14 +263,38 @@ BROKEN: Mapping[str, Any] = {"fault": "cut", "text": "Half of it. " * 20, "chunk
     "a live stream that breaks off is an error to it, and on record as one",
 )
 def test_a_live_stream_that_breaks_off(tmp_path: Path, case: Case) -> None:
-    script = [case.script()[0], BROKEN, DONE, DONE, DONE]
+    script = [case.script()[0], BROKEN, DONE]
     with stage(case.harness, tmp_path, script) as here:
         ended = run_live(here, case)
         record = ended.record
-        assert statuses(ended)[:2] == ["committed", "failed"]
+        assert statuses(ended) == ["committed", "failed"]
         assert record.calls[1]["failure_kind"] == "incomplete"
         assert record.calls[1]["role"] == "failed"
-        # Half an answer is never the final one: it stops, or asks again and gets a whole.
-        assert ended.code != 0 or ended.out.rstrip().endswith("Finished: all done.")
-        assert ended.code != 0 or statuses(ended)[2:] == ["committed"]
+        # Half an answer is never taken for the final one; none of these asks again.
+        assert ended.code == 1
+        assert "try again" in ended.err or "overloaded" in ended.err
+        assert "Finished" not in ended.out
         assert_nothing_lost(record)
+
+
+@pytest.mark.harness("openai-agents", check="a handoff is a root of its own")
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+def test_a_handoff_is_a_root_of_its_own(tmp_path: Path, wire: str) -> None:
+    script = [
+        {"text": "Over to you.", "tool_calls": [exact("transfer_to_finder")]},
+        {"tool_calls": [exact("look", q="one")]},
+        DONE,
+    ]
+    with stage(OPENAI_AGENTS, tmp_path, script) as here:
+        ended = here.run(*program("openai_agents_agent", wire, "handoff", TASK), wire=wire)
+        assert_finished(ended)
+        record = ended.record
+        first, second, third = record.calls
+        assert chain(record, record.calls) == [None, None, second["call_id"]]
+        assert record.node(second)["break"]["cause"] == "system_changed"
+        assert {each["role"] for each in record.calls} == {"agent"}
+        assert_ids_came_back(record, first, 1)
+        assert_nothing_lost(record)
+        if wire == "responses":
+            # The program names its final response; chat replies have no id there.
+            assert third["response_id"] in ended.out

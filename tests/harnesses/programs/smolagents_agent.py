@@ -53,4 +53,6 @@ agent = chosen(
     stream_outputs=way == "stream",
     max_steps=6,
 )
-print(agent.run(task))
+answer = agent.run(task)
+# What is streamed is printed as it comes, and may end within a line.
+print(f"\n{answer}")
