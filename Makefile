@@ -8,7 +8,7 @@ PORT ?= 7860
 TARGET ?= messages_request
 SECONDS ?= 60
 
-.PHONY: fuzz demo test test-consumers test-engines check bench docs install install-test clean help
+.PHONY: fuzz demo test test-harnesses harnesses-basic harnesses-heavy test-consumers test-engines check bench docs install install-test clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -36,7 +36,22 @@ demo: install ## install, start, record real rollouts, serve
 test: install-test ## system packages, checks, all tests
 	sh scripts/system-packages
 	$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory harnesses-basic
+	ROLLOUT_EXPLORER_REQUIRE_HARNESSES=$$(command -v npm || true) $(BIN)/python -m pytest
+
+# Real harnesses, pinned, in .harnesses. Where there is no npm their tests are skipped and say
+# why; where there is one, none may be skipped.
+harnesses-basic: $(BIN)/python ## install the harnesses that `make test` runs
+	PYTHON=$(abspath $(BIN))/python sh scripts/install-harnesses basic
+
+harnesses-heavy: harnesses-basic ## … and those that only `make test-harnesses` runs
+	PYTHON=$(abspath $(BIN))/python sh scripts/install-harnesses heavy
+
+# Not in CI: 3 GB and ten minutes. What ran is written down for docs/reference/harnesses.md.
+test-harnesses: install-test harnesses-heavy ## every real harness; writes what was proved
+	ROLLOUT_EXPLORER_HEAVY_HARNESSES=1 ROLLOUT_EXPLORER_RECORD_HARNESSES=1 \
+		$(BIN)/python -m pytest tests/harnesses; \
+		status=$$?; $(BIN)/python scripts/make_docs.py; exit $$status
 
 # torch comes first and pinned, so that nothing else chooses a build of it. Where the index
 # serves a GPU build, point PIP_EXTRA_INDEX_URL at PyTorch's CPU wheels.

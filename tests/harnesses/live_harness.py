@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,18 @@ class Record:
 
 @dataclass
 class Ended:
-    """How a harness ended: exit code, outputs, and the record of its rollout."""
+    """How a harness ended: exit code, outputs, and the record of its rollout.
+
+    `claims` and `roles` are for what a test wants to know once the server has gone.
+    """
 
     code: int
     out: str
     err: str
     record: Record
     seconds: float
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
 
     @property
     def statuses(self) -> list[str]:
@@ -183,6 +188,8 @@ class Stage:
         }
         self.environment |= _QUIET | {
             "HOME": str(self.home),
+            # As a shell has it; OpenCode takes its project from there.
+            "PWD": str(self.work),
             "TMPDIR": str(folder / "scratch"),
             "PATH": os.pathsep.join(map(str, (harness.bin, NODE, os.environ["PATH"]))),
             "PYTHONPATH": str(ROOT),

@@ -31,9 +31,9 @@ every_wire = pytest.mark.parametrize("wire", WIRES)
 TASK = ("pi", "-p", "Write hello.txt")
 
 
-def checks(what: str) -> pytest.MarkDecorator:
-    """What the test proves, for the results."""
-    return pytest.mark.harness(PI.profile, check=what)
+def checks(what: str, wire: str | None = None) -> pytest.MarkDecorator:
+    """What the test proves, for the results; without `wire` a parameter says it."""
+    return pytest.mark.harness(PI.profile, check=what, wire=wire)
 
 
 WRITE = call("write", path="hello.txt", content="héllo\nline two\n")
@@ -205,7 +205,7 @@ def test_a_sealed_rollout(tmp_path: Path, wire: str) -> None:
         assert_nothing_lost(ended.record)
 
 
-@checks("Ctrl-C while the model answers")
+@checks("Ctrl-C while the model answers", "chat")
 @pytest.mark.parametrize("streaming", ["synthesised", "passthrough"])
 def test_ctrl_c(tmp_path: Path, streaming: str) -> None:
     slow: dict[str, Any] = {

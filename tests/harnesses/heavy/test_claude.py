@@ -1,0 +1,46 @@
+"""Claude Code, real, on messages. Under its maker's terms: never part of this repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.harnesses.heavy.basics import LOOP, TASK, Case, Tools, basic_loop, checks
+from tests.harnesses.installed import CLAUDE
+from tests.harnesses.live_harness import DONE, Script, assert_nothing_lost, call, chain, stage
+
+RUN = ("claude", "--dangerously-skip-permissions", "-p")
+# Run as root it wants to be told that this is a sandbox.
+ENV = {"IS_SANDBOX": "1"}
+TOOLS = Tools(
+    write=lambda path, text: call("Write", file_path=path, content=text),
+    read=lambda path: call("Read", file_path=path),
+    shell=lambda command: call("Bash", command=command, description="Run it"),
+)
+CASE = Case(CLAUDE, (*RUN, TASK), TOOLS, env=ENV)
+
+
+@checks(CLAUDE, LOOP, "messages")
+def test_a_tool_loop(tmp_path: Path) -> None:
+    ended = basic_loop(CASE, tmp_path, "messages")
+    assert len({claims["x-claude-code-session-id"] for claims in ended.claims}) == 1
+
+
+@checks(CLAUDE, "a subagent, known by what it claims", "messages")
+def test_a_subagent(tmp_path: Path) -> None:
+    child = "Count the files here and report."
+    spawn = call("Agent", description="count", prompt=child, subagent_type="general-purpose")
+    script: Script = [
+        {"when": {"contains": "by-child"}, "text": "There are none."},
+        {"when": {"contains": child}, "tool_calls": [TOOLS.shell("echo by-child")]},
+        {"tool_calls": [spawn]},
+        DONE,
+        DONE,
+    ]
+    with stage(CLAUDE, tmp_path, script) as here:
+        ended = here.run(*RUN, "Delegate.", wire="messages", env=ENV)
+        assert DONE["text"] in ended.out
+        record = ended.record
+        inner = [each for each in record.calls if each["role"] == "subagent"]
+        assert all(record.details(each)["claims"]["x-claude-code-agent-id"] for each in inner)
+        assert chain(record, inner) == [None, inner[0]["call_id"]]
+        assert_nothing_lost(record)
