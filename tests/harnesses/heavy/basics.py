@@ -45,7 +45,7 @@ class Case:
         exact: its echo extends token by token.
         thinks: reasoning comes back.
         beside: entries for the calls that it makes beside the agent's.
-        more: such calls' roles that may be on record.
+        env: what else it wants in its environment.
     """
 
     harness: Harness

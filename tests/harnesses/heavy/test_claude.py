@@ -29,10 +29,12 @@ def test_a_tool_loop(tmp_path: Path) -> None:
 def test_a_subagent(tmp_path: Path) -> None:
     child = "Count the files here and report."
     spawn = call("Agent", description="count", prompt=child, subagent_type="general-purpose")
+    of_child = {"when": {"anywhere": "cc_is_subagent=true"}}
     script: Script = [
-        {"when": {"contains": "by-child"}, "text": "There are none."},
-        {"when": {"contains": child}, "tool_calls": [TOOLS.shell("echo by-child")]},
+        of_child | {"tool_calls": [TOOLS.shell("echo by-child")], "once": True},
+        of_child | {"text": "There are none."},
         {"tool_calls": [spawn]},
+        # It does not wait for the child; a notice of its end makes a turn of its own.
         DONE,
         DONE,
     ]
