@@ -75,6 +75,7 @@ class Application:
                 keepalive_s=settings.keepalive_s,
                 top_logprobs=settings.top_logprobs,
                 one_system=settings.one_system,
+                unary_keepalive=settings.unary_keepalive,
                 harmless=frozenset(settings.harmless_fields),
             ),
             view=self.certifier,

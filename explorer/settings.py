@@ -132,6 +132,13 @@ class Settings(BaseSettings):
             "are joined, later ones are spoken by the user."
         ),
     )
+    unary_keepalive: bool = Field(
+        False,
+        description=(
+            "Keep the line of an un-streamed reply alive with blanks, for a proxy in front "
+            "that gives up on silence; an error then comes with status 200."
+        ),
+    )
     harmless_fields: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description=(

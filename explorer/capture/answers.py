@@ -71,6 +71,11 @@ class Answers:
         return (*JSON_HEADERS, *STREAM_HEADERS[1:], *self._ids)
 
     @property
+    def json_headers(self) -> Headers:
+        """Headers of a whole reply whose length is not known yet."""
+        return (*JSON_HEADERS, *self._ids)
+
+    @property
     def keepalive(self) -> bytes:
         """What may be sent on a stream at any time and means nothing."""
         return b": keep-alive\n\n" if self._target.sse else b"\n"

@@ -131,7 +131,7 @@ class Draft:
             self.submitted = orjson.dumps(shaped.body)
         except TypeError as error:
             raise BadRequest(f"the request cannot be sent to the engine: {error}") from error
-        self._notes = request.notes
+        self._notes = (*request.notes, *shaped.notes)
         messages, tools = request.messages, request.tools
         self._facts["claims"] = {**request.claims, **self._facts["claims"]}
         self._facts |= {

@@ -70,6 +70,8 @@ class CallContext:
         keepalive_s: time between comments on a held stream (seconds).
         wire: the dialect; `target` is what its address said.
         ledger: the rollout's budgets.
+        unary_keepalive: a whole reply is begun with blanks, too, as JSON allows; an error
+            then comes with status 200.
     """
 
     call_id: CallId
@@ -86,6 +88,7 @@ class CallContext:
     wire: Wire = chat
     target: Target = PLAIN
     ledger: Ledger = field(default_factory=Ledger)
+    unary_keepalive: bool = False
 
 
 class State(Enum):
@@ -213,6 +216,7 @@ class Exchange:
         if request.stream:
             name = request.model or context.plan.model or ""
             self._streamer = context.wire.streamer(request, context.call_id, name)
+        if request.stream or context.unary_keepalive:
             commands.append(ev.WakeAfter(context.hold_s))
         return commands
 
@@ -424,7 +428,7 @@ class Exchange:
             return []
         return [
             *self._start_stream(),
-            ev.Send(self._answers.keepalive, more=True),
+            ev.Send(self._answers.keepalive if self._streamer else b"\n", more=True),
             ev.WakeAfter(self.context.keepalive_s),
         ]
 
@@ -442,7 +446,9 @@ class Exchange:
         if self._headers_sent:
             return []
         self._headers_sent = True
-        return [ev.StartReply(200, self._answers.stream_headers)]
+        streams = self._streamer is not None
+        headers = self._answers.stream_headers if streams else self._answers.json_headers
+        return [ev.StartReply(200, headers)]
 
     def _stored(self, _: ev.Stored) -> list[ev.Command]:
         self.state = State.DONE
@@ -464,6 +470,8 @@ class Exchange:
         ]
 
     def _send_whole(self, answer: Outgoing) -> list[ev.Command]:
+        if self._headers_sent and self._streamer is None:
+            return [ev.Send(answer.body, more=False)]
         if self._headers_sent:
             # Too late for a status: the stream ends with an error event.
             assert answer.error is not None

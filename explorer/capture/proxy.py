@@ -65,6 +65,7 @@ class ProxyOptions:
     keepalive_s: float
     top_logprobs: int
     one_system: bool = False
+    unary_keepalive: bool = False
     harmless: frozenset[str] = frozenset()
 
 
@@ -309,6 +310,7 @@ class CaptureProxy:
             wire=route.wire,
             target=route.target,
             ledger=live.ledger,
+            unary_keepalive=options.unary_keepalive,
         )
 
     async def stop(self, grace_s: float = 5.0) -> None:

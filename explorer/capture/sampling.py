@@ -16,7 +16,7 @@ from typing import Any
 
 from explorer.capture.forwarding import FORWARDED, arranged
 from explorer.engine.completion import is_prompt
-from explorer.records import CaptureLevel, Purpose
+from explorer.records import CaptureLevel, Note, Purpose
 from explorer.wire.neutral import NeutralRequest
 
 # Fields of a request that change the distribution or its length, in reading order.
@@ -135,6 +135,7 @@ class Shaped:
     constraints: tuple[str, ...]
     greedy: bool
     max_tokens: int | None
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +167,12 @@ def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
     body = dict(asked)
     for key in ("stream", "stream_options"):
         body.pop(key, None)
+    notes: tuple[Note, ...] = ()
     if "tools" in body and not body["tools"]:
         # vLLM answers 400 to an empty manifest, which some harnesses send.
         for key in ("tools", "tool_choice", "parallel_tool_calls"):
             body.pop(key, None)
+        notes = (Note("empty_tools_dropped", "engines refuse an empty manifest"),)
     if plan.model is not None:
         body["model"] = plan.model
     if "messages" in body:
@@ -192,6 +195,7 @@ def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
         constraints=(*constraints(body), *_unknown(asked, plan.harmless)),
         greedy=isinstance(temperature, int | float) and temperature < GREEDY_BELOW,
         max_tokens=_limit(body),
+        notes=notes,
     )
 
 

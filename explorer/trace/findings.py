@@ -202,6 +202,17 @@ _TABLE = (
     FindingSpec("call_aborted", _W, "The call was aborted; it is kept and never trains."),
     FindingSpec("lost_on_restart", _W, "The call was in flight when the server stopped."),
     FindingSpec("open_at_close", _W, "The call had not ended when the rollout was closed."),
+    FindingSpec(
+        "ended_on_failure",
+        _W,
+        "The last call failed, so the agent may not have come to an end by itself.",
+    ),
+    FindingSpec(
+        "edge_timeout_suspected",
+        _I,
+        "The harness left at a round number of seconds, as a proxy with a time-out makes it.",
+        "Raise that time-out, stream, or set ROLLOUT_EXPLORER_UNARY_KEEPALIVE.",
+    ),
     FindingSpec("calls_refused", _I, "Calls were refused before they reached the engine."),
     # The rollout.
     FindingSpec("no_turns", _F, "No call of the rollout ended with a reply."),

@@ -16,6 +16,7 @@ from explorer.records import (
     CallId,
     CallStatus,
     Certificate,
+    FailureKind,
     Finding,
     Grade,
     LogprobKind,
@@ -214,12 +215,27 @@ def _ends(decided: Decided) -> Iterator[Finding]:
         kinds = sorted({str(call.failure_kind or "refused") for call in refused})
         detail = f"{len(refused)} calls ({', '.join(kinds)})."
         yield make_finding("calls_refused", decided.where(), detail)
+    tried = [call for call in decided.record.calls if call.status is not CallStatus.REFUSED]
+    if tried and tried[-1].status is CallStatus.FAILED:
+        yield make_finding("ended_on_failure", decided.where(tried[-1].call_id))
+    for call in tried:
+        if call.failure_kind is FailureKind.CLIENT_GONE and _near_a_time_out(call):
+            yield make_finding("edge_timeout_suspected", decided.where(call.call_id))
     if decided.state.closed:
         for admission in decided.record.open_calls:
             yield make_finding("open_at_close", decided.where(admission.call_id))
     if decided.state.exit_code:
         detail = f"Exit code {decided.state.exit_code}."
         yield make_finding("harness_exit", decided.where(), detail)
+
+
+# Time-outs that proxies and gateways come with (seconds).
+_TIME_OUTS = (30, 60, 90, 100, 120, 180, 240, 300, 600, 900)
+
+
+def _near_a_time_out(call: Call) -> bool:
+    took = (call.ended_us - call.started_us) / 1_000_000
+    return any(0 <= took - limit <= 1.0 for limit in _TIME_OUTS)
 
 
 def _overrides(decided: Decided) -> Iterator[Finding]:

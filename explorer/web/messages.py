@@ -6,6 +6,7 @@ Must not know: turns, HTML.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from explorer.capture.recall import read_stored_reply
@@ -141,9 +142,23 @@ def content_text(content: Any) -> str:
         parts = []
         for part in content:
             text = part.get("text") if isinstance(part, Pairs) else None
-            parts.append(str(text) if _is_text(text) else dumps(part))
+            parts.append(str(text) if _is_text(text) else _attachment(part) or dumps(part))
         return "\n".join(parts)
     return dumps(content)
+
+
+def _attachment(part: Any) -> str | None:
+    """A picture or file in a message as its type and size; its bytes are no text."""
+    inner = part.get("image_url") if isinstance(part, Pairs) else None
+    url = inner.get("url") if isinstance(inner, Pairs) else inner
+    if not _is_text(url):
+        return None
+    head, comma, data = str(url).partition(",")
+    if not head.startswith("data:") or not comma:
+        return f"[picture at {str(url)[:LINE_CHARS]}, not loaded]"
+    kind = head.removeprefix("data:").partition(";")[0][:40] or "data"
+    digest = hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:12]
+    return f"[{kind}, {len(data) * 3 // 4:,} bytes, sha256 of its text {digest}]"
 
 
 def shorten(text: str) -> tuple[str, int]:
