@@ -158,7 +158,8 @@ def _attachment(part: Any) -> str | None:
         return f"[picture at {str(url)[:LINE_CHARS]}, not loaded]"
     kind = head.removeprefix("data:").partition(";")[0][:40] or "data"
     digest = hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:12]
-    return f"[{kind}, {len(data) * 3 // 4:,} bytes, sha256 of its text {digest}]"
+    size = len(data) * 3 // 4 - data[-2:].count("=")
+    return f"[{kind}, {size:,} bytes, sha256 of its text {digest}]"
 
 
 def shorten(text: str) -> tuple[str, int]:

@@ -151,4 +151,4 @@ def test_dia_04_a_picture_is_shown_by_type_and_size(live: Live) -> None:
         timeout=60,
     ).text
     assert picture[:40] not in html
-    assert "[image/png, 3,000,003 bytes" in html
+    assert "[image/png, 3,000,004 bytes" in html
