@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import json
 import re
 import sys
 import types
@@ -560,6 +561,46 @@ def annotation_text(hint: Any) -> str:
 
 # -- harnesses ----------------------------------------------------------------------------
 
+HARNESS_RESULTS = REFERENCE / "data" / "harness-results.json"
+# Profiles that no test of a real harness names, and why.
+NOT_TESTED = {
+    "any": "stands for programs of every kind",
+    "openai-sdk": "the client itself is tested with the proxy, in `tests/capture`",
+    "anthropic-sdk": "the client itself is tested with the proxy, in `tests/capture`",
+    "google-genai": "the client itself is tested with the proxy, in `tests/capture`",
+}
+
+
+def harness_results() -> list[str]:
+    """What tests of the real harnesses proved, from the committed results."""
+    rows = json.loads(HARNESS_RESULTS.read_text(encoding="utf-8"))
+    by_check: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for row in rows:
+        key = (row["harness"], row["check"], row["version"], row["outcome"], row["date"])
+        by_check.setdefault(key, []).append(row["wire"])
+    profiles = shipped()
+    cells = []
+    for (harness, check, version, outcome, date), wires in sorted(by_check.items()):
+        title = profiles[harness].title
+        shown = check if outcome == "passed" else f"{check}: **{outcome}**"
+        spoken = ", ".join(f"`{wire}`" for wire in sorted(wires))
+        cells.append((f"[{title}](#{harness})", version, spoken, shown, date))
+    tested = {row["harness"] for row in rows}
+    missing = [
+        f"- {profile.title}: {NOT_TESTED.get(name, 'not run so far')}"
+        for name, profile in profiles.items()
+        if name not in tested
+    ]
+    intro = (
+        "The real programs, installed at the version named, ran against the proxy and the "
+        "scripted engine, offline, and the record was compared with what they did. `make test` "
+        "runs Pi, Codex and the frameworks, `make test-harnesses` the others and writes the "
+        "results down."
+    )
+    parts = ["## What was tested", intro]
+    parts.append(table(("Harness", "Version", "Wires", "What was checked", "Date"), cells))
+    return [*parts, "Without such a test:", "\n".join(missing)] if missing else parts
+
 
 def harnesses_page() -> str:
     """Every harness profile."""
@@ -575,13 +616,14 @@ def harnesses_page() -> str:
         (f"[{each.title}](#{each.name})", ", ".join(f"`{wire}`" for wire in each.wires))
         for each in shipped().values()
     ]
-    parts = [intro, table(("Harness", "Wires"), rows)]
+    parts = [intro, table(("Harness", "Wires"), rows), *harness_results()]
     for each in shipped().values():
         parts += [f"## {each.name}", profile_section(each)]
     words = [(f"`{{{name}}}`", meaning) for name, meaning in PLACEHOLDERS.items()]
     parts += ["## Placeholders", "In the texts of a profile:"]
     parts.append(table(("Placeholder", "Value"), words))
-    return page("Harnesses", "explorer/harness/profiles", *parts)
+    sources = "explorer/harness/profiles` and `docs/reference/data/harness-results.json"
+    return page("Harnesses", sources, *parts)
 
 
 def profile_section(profile: Profile) -> str:

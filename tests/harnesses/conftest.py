@@ -1,9 +1,9 @@
 """What the tests of real harnesses prove, written down.
 
 A test marked `harness(profile, check=…, wire=…)` is a check of that harness; without `wire`
-a parameter of the test says it: `wire`, `session`, or one with an attribute `wire`. With ROLLOUT_EXPLORER_RECORD_HARNESSES set, what ran
-is merged into the results that docs/reference/harnesses.md is made from; what did not run
-stays as it was.
+a parameter of the test says it: `wire`, `session`, or one with an attribute `wire`. With
+ROLLOUT_EXPLORER_RECORD_HARNESSES set, what ran is merged into the results that
+docs/reference/harnesses.md is made from; what did not run stays as it was.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _KNOWN: dict[str, Harness] = HARNESSES | {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "harness(profile, check, wire): what a test proves")
+    config.addinivalue_line(
+        "markers", "harness(profile, check, wire): what a test proves of which harness"
+    )
 
 
 class _Found:

@@ -46,3 +46,32 @@ def test_a_subagent(tmp_path: Path) -> None:
         assert all(record.details(each)["claims"]["x-claude-code-agent-id"] for each in inner)
         assert chain(record, inner) == [None, inner[0]["call_id"]]
         assert_nothing_lost(record)
+
+
+FULL = {"usage": {"prompt_tokens": 20_000, "completion_tokens": 60, "total_tokens": 20_060}}
+
+
+@checks(CLAUDE, "compaction in band: the next context is a new root that says so", "messages")
+def test_compaction(tmp_path: Path) -> None:
+    write = TOOLS.write(str(tmp_path / "work" / "a.txt"), "a\n")
+    script: Script = [
+        {
+            "when": {"contains": "Respond with TEXT ONLY"},
+            "text": "<analysis>All.</analysis>\n<summary>a.txt was written.</summary>",
+        },
+        {"tool_calls": [write]},
+        *[{"tool_calls": [TOOLS.shell(f"echo {number}")]} for number in range(6)],
+        {"tool_calls": [TOOLS.shell("cat a.txt")], "patch": FULL},
+        DONE,
+    ]
+    with stage(CLAUDE, tmp_path, script) as here:
+        ended = here.run(*RUN, "Write a.txt", wire="messages", env=ENV)
+        assert DONE["text"] in ended.out
+        record = ended.record
+        assert_nothing_lost(record)
+        *_, summed, root = record.calls
+        node = record.node(root)
+        assert (node["parent_id"], node["break"]["cause"]) == (None, "compaction")
+        # The policy wrote the summary with its own tools at hand; the turn that filled the
+        # context is not in what it read.
+        assert chain(record, [summed]) == [record.calls[-4]["call_id"]]
