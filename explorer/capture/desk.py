@@ -34,6 +34,9 @@ from explorer.records import (
 from explorer.store.interface import RolloutStatus, Store
 from explorer.store.rows import override_payload
 
+# Characters of argument texts that one rollout keeps in memory.
+_MOST_ARGUMENTS = 4_000_000
+
 
 @dataclass(slots=True, eq=False)
 class LiveRollout:
@@ -47,6 +50,18 @@ class LiveRollout:
     ledger: Ledger = field(default_factory=Ledger)
     retries: Retries = field(default_factory=Retries)
     strays: int = 0
+    sampled_arguments: dict[str, str] = field(default_factory=dict)
+    _arguments_size: int = 0
+
+    def remember(self, arguments: Mapping[str, str]) -> None:
+        """Keeps the argument texts of a reply's tool calls, the newest ones longest."""
+        known = self.sampled_arguments
+        for name, text in arguments.items():
+            known[name] = text
+            self._arguments_size += len(text)
+        while known and self._arguments_size > _MOST_ARGUMENTS:
+            oldest = next(iter(known))
+            self._arguments_size -= len(known.pop(oldest))
 
     def take_sequence(self) -> int:
         """The place of the next call in arrival order."""
@@ -185,8 +200,12 @@ class Desk:
             total -= live.lineage.size_bytes
             del self._live[rollout_id]
 
-    def settled(self, live: LiveRollout, call: Call) -> None:
-        """A call is durable: from now on it can be a parent."""
+    def settled(
+        self, live: LiveRollout, call: Call, arguments: Mapping[str, str] | None = None
+    ) -> None:
+        """A call is durable: from now on it can be a parent, and an echo of its tool calls
+        is known by their `arguments`, texts by id."""
+        live.remember(arguments or {})
         live.in_flight.discard(call.call_id)
         live.lineage.add(call)
 

@@ -261,7 +261,7 @@ class Driver:
         except StoreFailed as error:
             self.push(ev.StoreBroke(now_us(), error.message))
         else:
-            self._around.desk.settled(self._live, call)
+            self._around.desk.settled(self._live, call, self.exchange.sampled_arguments)
             self.push(ev.Stored(now_us()))
 
 

@@ -17,8 +17,8 @@ Size: the transitions of one machine; apart they could not be read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -53,6 +53,11 @@ from explorer.wire import chat
 from explorer.wire.ids import with_our_ids
 from explorer.wire.neutral import Earlier, NeutralRequest
 from explorer.wire.protocol import PLAIN, Streamer, Target, Wire
+from explorer.wire.restoring import (
+    OBJECT_DIALECTS,
+    sampled_arguments,
+    with_sampled_arguments,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class CallContext:
         ledger: the rollout's budgets.
         unary_keepalive: a whole reply is begun with blanks, too, as JSON allows; an error
             then comes with status 200.
+        sampled_arguments: argument texts of the rollout's earlier tool calls, by id.
     """
 
     call_id: CallId
@@ -89,6 +95,7 @@ class CallContext:
     target: Target = PLAIN
     ledger: Ledger = field(default_factory=Ledger)
     unary_keepalive: bool = False
+    sampled_arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 class State(Enum):
@@ -109,6 +116,7 @@ class Exchange:
         self.state = State.NEW
         self.call: Call | None = None
         self.learned: list[TokenPiece] = []
+        self.sampled_arguments: dict[str, str] = {}
         self._draft = Draft(
             context.call_id, context.rollout.rollout_id, context.sequence, context.wire.DIALECT
         )
@@ -152,6 +160,9 @@ class Exchange:
             request = context.wire.parse_request(raw, context.target, earlier)
             if request.recall and earlier is None:
                 return [ev.Recall(request.recall)]
+            if request.dialect in OBJECT_DIALECTS:
+                said = with_sampled_arguments(request.messages, context.sampled_arguments)
+                request = replace(request, body=request.body | {"messages": said})
             self._request = request
             self._shaped = shape(request, context.plan)
             if context.ledger.counts_prompts:
@@ -342,6 +353,7 @@ class Exchange:
         context = self.context
         ours = with_our_ids(parsed.body, context.call_id)
         self._draft.said(ours)
+        self.sampled_arguments = sampled_arguments(ours)
         served = context.wire.serve(ours, self._request, context.call_id)
         if self._streamer is not None:
             self._pending_stream = self._streamer.finish(served)

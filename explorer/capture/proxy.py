@@ -310,6 +310,7 @@ class CaptureProxy:
             wire=route.wire,
             target=route.target,
             ledger=live.ledger,
+            sampled_arguments=live.sampled_arguments,
             unary_keepalive=options.unary_keepalive,
         )
 

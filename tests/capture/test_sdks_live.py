@@ -203,6 +203,8 @@ def test_parallel_tools_and_their_results_go_round_on_messages(live: Live) -> No
     asked, went_on = live.calls(rollout)
     assert asked["finish_reason"] == "tool_calls"
     assert went_on["status"] == "committed"
+    # The arguments were sampled with blanks and an escape, and come back as an object.
+    assert went_on["parent_id"] == asked["call_id"]
 
 
 def test_parallel_tools_and_their_results_go_round_on_responses(live: Live) -> None:
