@@ -212,6 +212,24 @@ class Stage:
         """… to its end."""
         return self.start(*command, wire=wire, env=env).finish()
 
+    def run_alone(self, *command: str, wire: str, script: Script) -> tuple[int, str]:
+        """`rollout-explorer run` where nobody serves: it has a server of its own for as long
+        as the harness runs. The exit status and what was printed."""
+        file = self._folder / "script.json"
+        file.write_text(json.dumps(script))
+        words = [sys.executable, "-m", "explorer", "run", "--wire", wire, "--json"]
+        words += ["--engine", f"scripted:{file}", "--store", str(self._folder / "own.duckdb")]
+        done = subprocess.run(
+            [*words, "--", *command],
+            cwd=self.work,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        return done.returncode, done.stdout
+
     def start_with(
         self, *command: str, wire: str, at: str | None = None, **wanted: Any
     ) -> Started:

@@ -132,6 +132,19 @@ def test_rewritten_arguments_break_the_tokens_and_keep_the_id(session: Session) 
     )
 
 
+@checks("the one command, with a server of its own", "chat")
+def test_with_a_server_of_its_own(tmp_path: Path) -> None:
+    with stage(PI, tmp_path, [DONE]) as here:
+        code, out = here.run_alone(*TASK, wire="chat", script=[{"tool_calls": [WRITE]}, DONE])
+        assert code == 0
+        assert (here.work / "hello.txt").read_text() == "héllo\nline two\n"
+        said, report = out.strip().split("\n")
+        assert said == DONE["text"]
+        told = json.loads(report)
+        assert told["counts"]["by_status"] == {"committed": 2}
+        assert (told["status"], told["harness"], told["wire"]) == ("closed", "pi", "chat")
+
+
 @checks("its own retry after {fault}")
 @pytest.mark.parametrize(
     ("fault", "wire"), [("429", "messages"), ("unreachable", "responses"), ("cut", "chat")]
