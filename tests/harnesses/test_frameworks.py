@@ -91,7 +91,6 @@ def named(*names: str) -> tuple[Case, ...]:
     return found
 
 
-
 def over(cases: tuple[Case, ...], check: str) -> Any:
     """One test for each case, recorded as proving `check`."""
     marked = [
@@ -163,7 +162,9 @@ def assert_parents(ended: Ended, case: Case) -> None:
 
 
 @over(
-    named("langgraph-chat", "langgraph-messages", "pydantic-ai-responses", "openai-agents-chat"),
+    named(
+        "langgraph-chat", "langgraph-messages", "pydantic-ai-responses", "openai-agents-chat"
+    ),
     "its own retry after 429",
 )
 def test_a_busy_engine_is_asked_again(tmp_path: Path, case: Case) -> None:

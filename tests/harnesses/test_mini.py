@@ -27,7 +27,7 @@ SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
 def checks(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.harness(MINI.profile, check=what)
+    return pytest.mark.harness(MINI.profile, check=what, wire="chat")
 
 
 def bash(command: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ TASK = "Find out."
 
 
 def checks(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.harness(SMOLAGENTS.profile, check=what)
+    return pytest.mark.harness(SMOLAGENTS.profile, check=what, wire="chat")
 
 
 def command(kind: str, way: str = "unary") -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tests.harnesses.heavy.basics import checks
 from tests.harnesses.live_harness import Ended, Stage, assert_nothing_lost, stage
 from tests.harnesses.pythons import AIDER
 
-TASK = ("aider", "--yes-always", "--message", "Write hello.txt", "hello.txt")
+TASK = ("aider", "--yes-always", "--no-dirty-commits", "--message", "Write hello.txt", "hello.txt")
 NAMES = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
