@@ -248,6 +248,8 @@ class CaptureProxy:
                 earlier = live.retries.find(evidence, attempt)
                 if earlier is not None and await self._replayed(live, earlier, send):
                     return
+                if self._stopping:
+                    raise CapacityReached("the server is stopping; try again")
                 live.retries.open(attempt)
             context = self._context(route, live, call_id)
             await self._drive(
@@ -327,7 +329,15 @@ class CaptureProxy:
 
 def _attempt(call_id: CallId, evidence: Evidence, raw: bytes, path: str) -> Attempt:
     answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-    return Attempt(call_id, evidence.key, canonical_digest(raw), path, now_us(), answer)
+    return Attempt(
+        call_id,
+        evidence.key,
+        evidence.retries,
+        canonical_digest(raw),
+        path,
+        now_us(),
+        answer,
+    )
 
 
 async def send_whole(send: Send, answer: Outgoing) -> None:

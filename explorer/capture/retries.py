@@ -74,15 +74,26 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A call that a retry may still join. `answer` is None where it was not committed."""
+    """A call that a retry may still be one of. `answer` is None where it was not committed;
+    `retries` is the highest counter with which it was asked for."""
 
     call_id: CallId
     key: str | None
+    retries: int
     digest: bytes
     path: str
     started_us: int
     answer: asyncio.Future[Answer | None]
     waiting: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without a reply that could be given again."""
+        return self.answer.done() and self.answer.result() is None
+
+
+def _same(one: Attempt, other: Attempt) -> bool:
+    return one.digest == other.digest and one.path == other.path
 
 
 @dataclass(slots=True)
@@ -100,17 +111,33 @@ class Retries:
             BadRequest: its idempotency key was used with another body.
         """
         self._forget(asked.started_us)
+        if evidence.key is not None:
+            return self._by_key(evidence.key, asked)
+        if evidence.retries == 0:
+            return None
+        # The counter says only that some equal request came before, with the counter one
+        # lower. Where two did, two samples were wanted, and nobody can say of which this is
+        # the retry.
+        earlier = [
+            attempt
+            for attempt in self._attempts.values()
+            if attempt.retries == evidence.retries - 1 and _same(attempt, asked)
+        ]
+        if len(earlier) != 1 or earlier[0].failed:
+            return None
+        earlier[0].retries = evidence.retries
+        return earlier[0]
+
+    def _by_key(self, key: str, asked: Attempt) -> Attempt | None:
         for attempt in reversed(self._attempts.values()):
-            same = attempt.digest == asked.digest and attempt.path == asked.path
-            if evidence.key is not None and attempt.key == evidence.key:
-                if not same:
-                    raise BadRequest(
-                        "this idempotency key was used with another request; use a new key "
-                        "for a new request"
-                    )
-                return attempt
-            if same and evidence.retries > 0 and attempt.key == evidence.key:
-                return attempt
+            if attempt.key != key:
+                continue
+            if not _same(attempt, asked):
+                raise BadRequest(
+                    "this idempotency key was used with another request; use a new key "
+                    "for a new request"
+                )
+            return None if attempt.failed else attempt
         return None
 
     def open(self, attempt: Attempt) -> None:
@@ -120,11 +147,11 @@ class Retries:
             self._drop(next(iter(self._attempts)))
 
     def close(self, attempt: Attempt, answer: Answer | None) -> None:
-        """The call has ended; only a committed one (`answer`) can still be joined."""
+        """The call has ended; only a committed one (`answer`) can still be joined. One that
+        came to nothing is remembered, so that its retry is not taken for another's."""
         if not attempt.answer.done():
             attempt.answer.set_result(answer)
         if answer is None or attempt.call_id not in self._attempts:
-            self._attempts.pop(attempt.call_id, None)
             return
         self._bytes += len(answer.body)
         while self._bytes > _MOST_BYTES and self._attempts:

@@ -17,6 +17,7 @@ from tests.live import Live, serving
 SCRIPT: list[dict[str, Any]] = [
     {"when": {"contains": "slow please"}, "text": "late", "delay_ms": 500},
     {"when": {"contains": "fail once"}, "status": 500, "once": True},
+    {"when": {"contains": "fail twice"}, "status": 500, "once": True},
     {
         "when": {"contains": "too long"},
         "status": 400,
@@ -117,6 +118,28 @@ def test_an_sdk_counter_and_the_same_json_join_whatever_the_key_order(live: Live
     changed = send(live, key, other.replace(b'"u"', b'"v"'), x_stainless_retry_count="1")
     assert changed.content != first.content
     assert len(live.calls(rollout)) == 2
+
+
+def test_a_retry_after_two_equal_requests_is_nobodys(live: Live) -> None:
+    rollout, key = live.create()
+    post(live, key, x_stainless_retry_count="0")
+    post(live, key, x_stainless_retry_count="0")
+    post(live, key, x_stainless_retry_count="1")
+    assert len(live.calls(rollout)) == 3
+
+
+def test_a_second_retry_joins_what_the_first_one_joined_or_made(live: Live) -> None:
+    rollout, key = live.create()
+    first = post(live, key, "one", x_stainless_retry_count="0")
+    assert post(live, key, "one", x_stainless_retry_count="1").content == first.content
+    assert post(live, key, "one", x_stainless_retry_count="2").content == first.content
+    assert retry_counts(live, rollout) == [2]
+    assert post(live, key, "fail twice", x_stainless_retry_count="0").status_code == 500
+    made = post(live, key, "fail twice", x_stainless_retry_count="1")
+    again = post(live, key, "fail twice", x_stainless_retry_count="2")
+    assert made.status_code == 200
+    assert again.content == made.content
+    assert len(live.calls(rollout)) == 3
 
 
 def test_a_retry_of_a_failed_call_is_made(live: Live) -> None:
