@@ -116,20 +116,23 @@ def test_a_malformed_tool_call(session: Session) -> None:
     assert_ids_came_back(session.ended.record, session.ended.record.calls[3], 1)
 
 
-@checks("rewritten arguments: known by the call's id, where the tokens break is on record")
-def test_rewritten_arguments_break_the_tokens_and_keep_the_id(session: Session) -> None:
+@checks("rewritten arguments are known by the call's id; a break of the tokens is on record")
+def test_rewritten_arguments_keep_the_id(session: Session) -> None:
     assert (session.work / "odd.txt").read_text() == "héllo"
     assert session.asked(4) == [ODD]
     record = session.ended.record
     asked, last = record.calls[4:]
     assert_ids_came_back(record, asked, 1)
-    # Both go on from the last turn that came back as it was written.
-    assert chain(record, [asked, last]) == [record.calls[2]["call_id"]] * 2
+    # Broken arguments come back as `{}`: it goes on from the last turn that came back whole.
+    assert chain(record, [asked]) == [record.calls[2]["call_id"]]
     node = record.node(last)
-    assert (node["break"]["cause"], node["break"]["nearest_call_id"]) == (
-        "reasoning_dropped_or_reserialised",
-        asked["call_id"],
-    )
+    if session.wire == "messages":
+        # Arguments are an object there: one of the same value stands for what was sampled.
+        assert (node["parent_id"], node["break"]) == (asked["call_id"], None)
+        return
+    assert node["parent_id"] == record.calls[2]["call_id"]
+    assert node["break"]["cause"] == "reasoning_dropped_or_reserialised"
+    assert node["break"]["nearest_call_id"] == asked["call_id"]
 
 
 @checks("the one command, with a server of its own", "chat")
