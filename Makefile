@@ -63,9 +63,10 @@ $(CONSUMERS)/.installed: pyproject.toml requirements.lock | $(BIN)/python
 		--editable '.[test]' openenv==0.10.0
 	@touch $@
 
-test-consumers: $(CONSUMERS)/.installed ## tests with real torch and openenv; none may be skipped
+test-consumers: $(CONSUMERS)/.installed ## tests with torch, openenv, mini-swe-agent; none skipped
+	PYTHON=$(abspath $(BIN))/python sh scripts/install-harnesses heavy mini-swe-agent
 	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 $(CONSUMERS)/bin/python -m pytest \
-		tests/engine/test_local.py tests/trace/test_openenv.py
+		tests/engine/test_local.py tests/trace/test_openenv.py tests/harnesses/test_mini.py
 
 # Not in CI: 3.4 GB, five minutes to install, and a model server on the CPU.
 VLLM ?= .venv-vllm
