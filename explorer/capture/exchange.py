@@ -28,6 +28,7 @@ from explorer.capture.budgets import FINAL_TURN_TEXT, Ledger, Reservation
 from explorer.capture.draft import Draft, Placement
 from explorer.capture.livereply import LiveReply
 from explorer.capture.sampling import SamplingPlan, Shaped, cap, shape
+from explorer.capture.spawning import spawned_by
 from explorer.engine.protocol import EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.engine.vocabulary import learn
@@ -163,6 +164,9 @@ class Exchange:
             if request.dialect in OBJECT_DIALECTS:
                 said = with_sampled_arguments(request.messages, context.sampled_arguments)
                 request = replace(request, body=request.body | {"messages": said})
+            spawned = spawned_by(request.messages, request.tools, context.sampled_arguments)
+            if spawned is not None:
+                request = replace(request, notes=(*request.notes, spawned))
             self._request = request
             self._shaped = shape(request, context.plan)
             if context.ledger.counts_prompts:

@@ -50,10 +50,9 @@ def _question(profile: Profile, command: tuple[str, ...]) -> list[str] | None:
         interpreter = list(program)
         if profile.runs(command):
             interpreter = _interpreter(program[-1])
-        if not interpreter or not _PYTHON.fullmatch(Path(interpreter[-1]).name):
-            return None
-        code = f"import importlib.metadata as m; print(m.version({profile.package!r}))"
-        return [*interpreter, "-c", code]
+        if interpreter and _PYTHON.fullmatch(Path(interpreter[-1]).name):
+            code = f"import importlib.metadata as m; print(m.version({profile.package!r}))"
+            return [*interpreter, "-c", code]
     if not profile.version or not profile.runs(command):
         return None
     asked: list[str] = []

@@ -8,8 +8,9 @@ Must not know: tokens, masks, prompt texts.
 3. `sibling_continued`: nobody continued this answer, and the harness went on from
    another answer to exactly the same prompt: its tokens, or its turn as it was echoed.
 4. `claimed_auxiliary`: the harness itself calls the call a compaction, a title or the like.
-5. `claimed_parent` and `nested_in_tool_call`: a tool-bearing conversation of its own
-   that names a parent, or that ran while another one waited for its tools.
+5. `claimed_parent`, `prompt_from_argument` and `nested_in_tool_call`: a tool-bearing
+   conversation of its own that names a parent, that begins with an argument of another's
+   tool call, or that ran while another one waited for its tools.
 6. `no_tools_on_path`: some calls of the rollout have tools, none on this path has.
 7. `tool_bearing_path`, or `tools_do_not_discriminate` when no call has tools at all.
 

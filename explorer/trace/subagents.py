@@ -1,11 +1,13 @@
 """Which conversations belong to a subagent, by claim or by the shape of the tree.
 
-Owns: the two subagent rules. Both are careful: what is not shown to be a subagent stays
+Owns: the subagent rules. All are careful: what is not shown to be a subagent stays
 with the agent, and a claim can only take tokens out of training, never put them in.
 Must not know: texts; a harness's claims are never authority for anything else.
 
 `claimed_parent`: the harness named a parent session, or an agent inside the session,
-that is not its own. `nested_in_tool_call`: a new tool-bearing root with its own system
+that is not its own. `prompt_from_argument`: a conversation with another system prompt or
+other tools, whose first user turn holds word for word an argument of another's tool call.
+`nested_in_tool_call`: a new tool-bearing root with its own system
 prompt, or with other tools and a conversation of its own, began after another conversation
 asked for tools and before that conversation went on. What goes on from a subagent's messages
 is the subagent's too. The first tool-bearing root is the main agent and is never a subagent;
@@ -29,6 +31,8 @@ from explorer.trace.claims import (
 from explorer.trace.tree import Tree
 
 Evidence = tuple[str, str]
+# The note that capture leaves, and the rule that reads it.
+_SPAWNED = "prompt_from_argument"
 
 
 class Wait(NamedTuple):
@@ -52,7 +56,8 @@ def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evi
     own_roots = {
         root: evidence
         for root in tool_roots[1:]
-        if (evidence := _claim(by_id[root], by_id[main])) is not None
+        if (evidence := _claim(by_id[root], by_id[main]) or _spawned(by_id[root], by_id))
+        is not None
     }
     waits = _waits(tree, by_id)
     asked = 0
@@ -100,6 +105,22 @@ def _claim(call: Call, main: Call) -> Evidence | None:
     agent = first_of(claims, AGENT)
     if agent is not None and agent != first_of(main_claims, AGENT):
         return "claimed_parent", f"the harness names agent {agent} inside the session"
+    return None
+
+
+def _spawned(call: Call, by_id: Mapping[CallId, Call]) -> Evidence | None:
+    """A conversation of its own that begins with an argument of another's tool call. An
+    agent that begins anew from a summary may quote one too, and is still the same agent."""
+    for note in call.notes:
+        spawner = by_id.get(CallId(note.detail)) if note.code == _SPAWNED else None
+        if spawner is None:
+            continue
+        same = (spawner.system_digest, spawner.tools_digest) == (
+            call.system_digest,
+            call.tools_digest,
+        )
+        if not same:
+            return _SPAWNED, f"its first user turn is an argument of call {spawner.call_id}"
     return None
 
 

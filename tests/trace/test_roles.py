@@ -144,6 +144,23 @@ def test_subagent_by_structure() -> None:
     assert decided["m2"].role is Role.AGENT
 
 
+def test_a_child_nobody_waits_for_is_known_by_its_first_words() -> None:
+    asks, sub, sub2, goes_on = subagent_rollout(
+        notes=(Note("prompt_from_argument", "m1"),), n_tools=3
+    )
+    # The parent goes on before the child begins, so nothing is nested.
+    goes_on = replace(goes_on, sequence=2)
+    sub, sub2 = replace(sub, sequence=3), replace(sub2, sequence=4)
+    decided = decide(asks, goes_on, sub, sub2)
+    assert decided["s1"].rule == decided["s2"].rule == "prompt_from_argument"
+    assert decided["m2"].role is Role.AGENT
+    # The same agent that begins anew and quotes one of its arguments stays the agent, and so
+    # does one whose note names a call that is not there.
+    for changed in ({"system_digest": "M"}, {"notes": (Note("prompt_from_argument", "x"),)}):
+        again = [replace(call, **changed) for call in (sub, sub2)]
+        assert set(roles(asks, goes_on, *again).values()) == {"agent"}
+
+
 def written_anew() -> tuple[Call, ...]:
     """The same where every turn comes back in other tokens: each call is a root of its own."""
     tools: dict[str, Any] = {"finish_reason": "tool_calls"}
