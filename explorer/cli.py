@@ -60,6 +60,22 @@ _engine = click.option(
 _model = click.option("--model", help="Model name to ask the engine for.")
 
 
+_budget = click.option(
+    "--budget",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=(
+        "Limit of the rollout: calls, output_tokens, total_tokens, wall_s, context_tokens; "
+        "or on_spent=refuse|final_turn. May be repeated."
+    ),
+)
+_streaming = click.option(
+    "--streaming",
+    type=click.Choice(["synthesised", "passthrough"]),
+    help="Whether streams are made from the whole reply (default) or passed on.",
+)
+
+
 def _private() -> None:
     """New files are this person's only: they hold prompts, replies and a token."""
     os.umask(0o077)
@@ -175,6 +191,8 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
 @click.option("--keep-config", is_flag=True, help="Do not remove the written files.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 @click.option("--list", "listing", is_flag=True, help="Print the profiles and exit.")
+@_budget
+@_streaming
 def run(**flags: Any) -> None:
     """Run a harness under a fresh rollout, and close it when the harness ends.
 
@@ -187,6 +205,7 @@ def run(**flags: Any) -> None:
     if flags.pop("listing"):
         list_profiles(as_json=flags["as_json"])
         return
+    flags["budgets"] = _budgets(flags.pop("budget"))
     settings, wanted = request(flags, dict(_pair(text) for text in flags.pop("meta")))
     sys.exit(run_harness(settings, wanted, as_json=flags["as_json"]))
 
@@ -262,7 +281,9 @@ def show_rollout(rollout_id: str, **flags: Any) -> None:
 @click.option("--group", help="Rollouts compared with each other.")
 @click.option("--purpose", type=click.Choice(["train", "eval"]), default="train")
 @click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
-def create_rollout(meta: tuple[str, ...], **flags: Any) -> None:
+@_budget
+@_streaming
+def create_rollout(meta: tuple[str, ...], budget: tuple[str, ...], **flags: Any) -> None:
     """A new rollout; prints its id, secret key and base addresses (shown this once).
 
     Needs a running server: a rollout carries the certificate of the engine that samples.
@@ -275,14 +296,29 @@ def create_rollout(meta: tuple[str, ...], **flags: Any) -> None:
         )
     wanted = {name: value for name, value in flags.items() if value is not None}
     wanted["metadata"] = dict(_pair(text) for text in meta)
+    wanted["budgets"] = _budgets(budget)
     _print(_on_server(settings, lambda client: client.create_rollout(**wanted)))
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, hint: str = "--meta") -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{text!r} is not K=V", param_hint="--meta")
+        raise click.BadParameter(f"{text!r} is not K=V", param_hint=hint)
     return name, value
+
+
+def _budgets(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Budgets from NAME=VALUE; the server checks names and values."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, value = _pair(pair, "--budget")
+        try:
+            found[name] = value if name == "on_spent" else json.loads(value)
+        except ValueError as error:
+            raise click.BadParameter(
+                f"{pair!r}: the value must be a number", param_hint="--budget"
+            ) from error
+    return found
 
 
 @rollouts.command("reward")

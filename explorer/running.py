@@ -46,7 +46,10 @@ def request(flags: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[Sett
     own = ("store", "engine", "model", "host", "port", "public_url")
     settings = load(**{name: flags[name] for name in own})
     profile = choose(command, flags["harness"])
-    create = {name: flags[name] for name in ("run", "task", "group", "purpose")}
+    create = {
+        name: flags[name]
+        for name in ("run", "task", "group", "purpose", "streaming", "budgets")
+    }
     create |= {"metadata": dict(metadata)}
     return settings, Wanted(
         command=command,

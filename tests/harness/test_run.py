@@ -509,6 +509,24 @@ def test_a_real_sdk_is_pointed_by_its_environment(place: Place, harness: str) ->
         assert place.shown(report["rollout_id"])["harness_version"] == openai.__version__
 
 
+def test_budgets_and_streaming_are_the_rollouts(place: Place) -> None:
+    program = place.program(CALLING + CALLING)
+    budget = ("--budget", "calls=1", "--budget", "on_spent=refuse")
+    words = (*budget, "--streaming", "passthrough", "--json", "--", sys.executable, program)
+    done = place.run(*words)
+    assert done.returncode == 1
+    assert "the budget of this rollout is spent: 1 model calls" in done.stderr
+    rollout = told(done)["rollout_id"]
+    run = runfile.read(place.store)
+    assert run is not None
+    page = httpx.get(
+        f"{run.url}/rollouts/{rollout}/provenance",
+        headers={"authorization": f"Bearer {run.token}"},
+    ).text
+    assert "passthrough" in page
+    assert "on_spent" in page
+
+
 OTHERS = {
     "anthropic-sdk": """
 import anthropic
@@ -729,6 +747,10 @@ def test_list_names_every_profile(alone: Place) -> None:
         (("--harness", "codex", "--wire", "chat", "--", "x"), "does not speak chat"),
         (("--meta", "x", "--", "x"), "not K=V"),
         (("--timeout", "0", "--", "x"), "--timeout"),
+        (("--budget", "calls", "--", "x"), "not K=V"),
+        (("--budget", "calls=many", "--", "x"), "must be a number"),
+        (("--budget", "call=3", "--", "x"), "unknown fields call"),
+        (("--streaming", "raw", "--", "x"), "--streaming"),
         (("--run", "a/b", "--", "true"), "`run` is part of an address"),
     ],
 )
