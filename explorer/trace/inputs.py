@@ -20,7 +20,7 @@ from explorer.records import Call, RolloutRecord
 from explorer.trace.policy import Policy
 
 # Raise when a rule changes, so that no cache serves an older judge's answer.
-JUDGE_VERSION = 8
+JUDGE_VERSION = 9
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 _ARRAYS = ("prompt_delta", "completion", "logprobs")

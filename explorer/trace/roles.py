@@ -8,10 +8,10 @@ Must not know: tokens, masks, prompt texts.
 3. `sibling_continued`: nobody continued this answer, and the harness went on from
    another answer to exactly the same prompt: its tokens, or its turn as it was echoed.
 4. `claimed_auxiliary`: the harness itself calls the call a compaction, a title or the like.
-5. `claimed_parent`, `prompt_from_argument` and `nested_in_tool_call`: a tool-bearing
+5. `no_tools_on_path`: some calls of the rollout have tools, none on this path has.
+6. `claimed_parent`, `prompt_from_argument` and `nested_in_tool_call`: a tool-bearing
    conversation of its own that names a parent, that begins with an argument of another's
    tool call, or that ran while another one waited for its tools.
-6. `no_tools_on_path`: some calls of the rollout have tools, none on this path has.
 7. `tool_bearing_path`, or `tools_do_not_discriminate` when no call has tools at all.
 
 A different prompt under the same parent is a fork, never a retry: it is not discarded.
@@ -88,12 +88,12 @@ def assign_roles(
         elif (claimed := claimed_side_work(call)) is not None:
             why = f"the harness says {claimed[0]} {claimed[1]}"
             decisions[call_id] = RoleDecision(Role.AUXILIARY, "claimed_auxiliary", why)
-        elif call_id in subagents:
-            rule, why = subagents[call_id]
-            decisions[call_id] = RoleDecision(Role.SUBAGENT, rule, why)
         elif with_tools and call_id not in on_path:
             why = "other calls of the rollout have tools, none on this path has"
             decisions[call_id] = RoleDecision(Role.AUXILIARY, "no_tools_on_path", why)
+        elif call_id in subagents:
+            rule, why = subagents[call_id]
+            decisions[call_id] = RoleDecision(Role.SUBAGENT, rule, why)
         else:
             decisions[call_id] = _agent(node, with_tools, ambiguous)
     return decisions

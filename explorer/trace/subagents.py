@@ -10,13 +10,14 @@ other tools, whose first user turn holds word for word an argument of another's 
 `nested_in_tool_call`: a new tool-bearing root with its own system
 prompt, or with other tools and a conversation of its own, began after another conversation
 asked for tools and before that conversation went on. What goes on from a subagent's messages
-is the subagent's too. The first tool-bearing root is the main agent and is never a subagent;
-a root that the harness calls side work is neither.
+is the subagent's too. The first tool-bearing root is the main agent and is never a subagent.
+For claims, a root that the harness calls side work is neither; for the shape it is one like
+any other, or a claim about it would put others in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from explorer.records import Call, CallId
@@ -44,22 +45,42 @@ class Wait(NamedTuple):
 
 
 def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evidence]:
-    """Subagent calls with ``(rule, why)``; descendants of one are subagents too."""
-    tool_roots = [
-        root
-        for root in tree.roots
-        if claimed_side_work(by_id[root]) is None and _has_tools(tree, by_id, root)
-    ]
-    if len(tool_roots) < 2:
-        return {}
-    main = tool_roots[0]
-    own_roots = {
-        root: evidence
-        for root in tool_roots[1:]
-        if (evidence := _claim(by_id[root], by_id[main]) or _spawned(by_id[root], by_id))
-        is not None
+    """Subagent calls with ``(rule, why)``; descendants of one are subagents too.
+
+    The shape is looked at first as if nobody had claimed anything: what it shows stands,
+    whatever is claimed of the calls that show it. Claims then add to it.
+    """
+    tool_roots = [root for root in tree.roots if _has_tools(tree, by_id, root)]
+    own_roots = _by_shape(tree, by_id, tool_roots, {})
+    working = [root for root in tool_roots if claimed_side_work(by_id[root]) is None]
+    if working:
+        main = by_id[working[0]]
+        claimed = {
+            root: evidence
+            for root in working[1:]
+            if (evidence := _claim(by_id[root], main)) is not None
+        }
+        own_roots = own_roots | _by_shape(tree, by_id, working, claimed)
+    return {
+        node.call_id: own_roots[node.root_id]
+        for node in tree.nodes.values()
+        if node.root_id in own_roots
     }
-    waits = _waits(tree, by_id)
+
+
+def _by_shape(
+    tree: Tree,
+    by_id: Mapping[CallId, Call],
+    tool_roots: Sequence[CallId],
+    claimed: Mapping[CallId, Evidence],
+) -> dict[CallId, Evidence]:
+    """Roots of subagents: those `claimed`, and those that ran while another one waited."""
+    own_roots = dict(claimed)
+    for root in tool_roots[1:]:
+        spawned = _spawned(by_id[root], by_id)
+        if spawned is not None:
+            own_roots.setdefault(root, spawned)
+    waits = _waits(tree, by_id) if len(tool_roots) > 1 else []
     asked = 0
     active: list[Wait] = []
     for root in tool_roots[1:]:
@@ -75,15 +96,29 @@ def find_subagents(tree: Tree, by_id: Mapping[CallId, Call]) -> dict[CallId, Evi
             if wait.went_on > start and tree.nodes[wait.call_id].root_id not in own_roots
         ]
         evidence = _inherited(tree, tree.meant.get(root), own_roots) or _nested(
-            by_id[root], by_id, active, goes_on=root in tree.meant
+            by_id[root],
+            by_id,
+            _against(by_id[root], by_id[tool_roots[0]], active, by_id),
+            goes_on=root in tree.meant,
         )
         if evidence is not None:
             own_roots.setdefault(root, evidence)
-    return {
-        node.call_id: own_roots[node.root_id]
-        for node in tree.nodes.values()
-        if node.root_id in own_roots
-    }
+    return own_roots
+
+
+def _against(
+    call: Call, main: Call, active: list[Wait], by_id: Mapping[CallId, Call]
+) -> list[Wait]:
+    """The waits that may show a root to be a subagent. One with the very system prompt and
+    tools of the main agent is the main agent that began anew (after a compaction, say),
+    unless one of its own kind is waiting."""
+    if _kind(call) != _kind(main):
+        return active
+    return [wait for wait in active if _kind(by_id[wait.call_id]) == _kind(main)]
+
+
+def _kind(call: Call) -> tuple[str | None, str | None]:
+    return call.system_digest, call.tools_digest
 
 
 def _has_tools(tree: Tree, by_id: Mapping[CallId, Call], root: CallId) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from explorer.records import Call, CallId, CallStatus, Note, Override, Role
 from explorer.trace.roles import RoleDecision, assign_roles
@@ -320,6 +322,78 @@ def test_a_title_call_with_tools_is_not_the_main_agent() -> None:
     )
     agent = make_call("a", 1, [1], [2], n_tools=3, claims={"x-parent-session-id": "t"})
     assert roles(title, agent) == {"t": "auxiliary", "a": "agent"}
+
+
+@pytest.mark.parametrize("claimed", ["the main agent", "the subagent", "one between"])
+def test_no_claim_about_one_call_makes_another_the_agents(claimed: str) -> None:
+    """What the shape shows stands, whatever the harness says of the calls that show it."""
+    asks, sub, sub2, goes_on = subagent_rollout()
+    first = make_call("first", 0, [100], [101], n_tools=5, system_digest="other")
+    parent, side = {"x-parent-session-id": "zz"}, {"request_kind": "title"}
+    if claimed == "the main agent":
+        decided = roles(replace(asks, claims=side), sub, sub2, goes_on)
+    elif claimed == "the subagent":
+        decided = roles(asks, replace(sub, claims=side), sub2, goes_on)
+    else:
+        between = [replace(call, claims=parent) for call in (asks, goes_on)]
+        decided = roles(first, between[0], sub, sub2, between[1])
+    assert decided["s1"] in ("subagent", "auxiliary")
+    assert decided["s2"] == "subagent"
+
+
+CLAIMS: tuple[dict[str, str], ...] = (
+    {},
+    {"request_kind": "title"},
+    {"x-parent-session-id": "p"},
+    {"x-session-id": "p"},
+    {"x-openai-subagent": "k"},
+    {"x-session-id": "q", "x-parent-session-id": "q"},
+)
+SHAPE = st.tuples(
+    st.integers(0, 7),
+    st.integers(0, 3),
+    st.sampled_from([0, 3]),
+    st.sampled_from("MS"),
+    st.sampled_from("tu"),
+    st.sampled_from(["stop", "tool_calls"]),
+    st.sampled_from(CLAIMS),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(SHAPE, min_size=2, max_size=6))
+def test_claims_only_ever_take_out(shapes: list[Any]) -> None:
+    calls: list[Call] = []
+    rows: list[list[int]] = []
+    for place, (after, word, n_tools, system, tools, finish, claims) in enumerate(shapes):
+        prompt = [*rows[after], word] if after < len(rows) else [10 + word]
+        rows.append([*prompt, 20 + place])
+        call = make_call(f"c{place}", place, prompt, [20 + place], n_tools=n_tools)
+        calls.append(
+            replace(
+                call,
+                system_digest=system,
+                tools_digest=tools if n_tools else None,
+                finish_reason=finish,
+                claims=claims,
+            )
+        )
+    silent = roles(*[replace(call, claims={}) for call in calls])
+    told = roles(*calls)
+    for name, role in told.items():
+        assert role != "agent" or silent[name] == "agent"
+        # A policy may let subagents train, too.
+        assert role != "subagent" or silent[name] in ("agent", "subagent")
+
+
+def test_a_main_agent_that_begins_anew_beside_a_waiting_subagent_stays_the_agent() -> None:
+    asks = make_call(
+        "b1", 2, [8], [9], n_tools=3, system_digest="S", finish_reason="tool_calls"
+    )
+    on = make_call("b2", 5, [8, 9, 1], [2], n_tools=3, system_digest="S")
+    main = make_call("m1", 1, [1], [2], n_tools=5, system_digest="M")
+    anew = make_call("m2", 3, [5], [6], n_tools=5, system_digest="M")
+    assert roles(main, asks, anew, on)["m2"] == "agent"
 
 
 def twice(reply: str, again: str) -> tuple[Call, Call, Call]:
