@@ -91,7 +91,7 @@ def named(*names: str) -> tuple[Case, ...]:
     return found
 
 
-def over(cases: tuple[Case, ...], check: str) -> Any:
+def over(cases: tuple[Case, ...], check: str) -> pytest.MarkDecorator:
     """One test for each case, recorded as proving `check`."""
     marked = [
         pytest.param(case, marks=pytest.mark.harness(case.harness.profile, check=check))
@@ -264,7 +264,7 @@ BROKEN: Mapping[str, Any] = {"fault": "cut", "text": "Half of it. " * 20, "chunk
     "a live stream that breaks off is an error to it, and on record as one",
 )
 def test_a_live_stream_that_breaks_off(tmp_path: Path, case: Case) -> None:
-    script = [case.script()[0], BROKEN, DONE]
+    script: list[Any] = [case.script()[0], BROKEN, DONE]
     with stage(case.harness, tmp_path, script) as here:
         ended = run_live(here, case)
         record = ended.record
@@ -281,7 +281,7 @@ def test_a_live_stream_that_breaks_off(tmp_path: Path, case: Case) -> None:
 @pytest.mark.harness("openai-agents", check="a handoff is a root of its own")
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 def test_a_handoff_is_a_root_of_its_own(tmp_path: Path, wire: str) -> None:
-    script = [
+    script: list[Any] = [
         {"text": "Over to you.", "tool_calls": [exact("transfer_to_finder")]},
         {"tool_calls": [exact("look", q="one")]},
         DONE,

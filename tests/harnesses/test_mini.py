@@ -68,7 +68,7 @@ def test_a_task_in_a_repository(tmp_path: Path) -> None:
         assert ended.code == 0, ended.err
         assert (here.work / "hello.txt").read_text() == "a\nb\n"
         record = ended.record
-        first, second, third = record.calls
+        first, second, _ = record.calls
         assert statuses(ended) == ["committed"] * 3
         assert chain(record, record.calls) == [None, first["call_id"], second["call_id"]]
         assert {each["role"] for each in record.calls} == {"agent"}
@@ -112,7 +112,11 @@ def test_dropped_turns_are_leaves(tmp_path: Path) -> None:
 
 @checks("text mode: no tools, still one unbroken line of agent work")
 def test_text_mode(tmp_path: Path) -> None:
-    script = [spoken("printf a > hello.txt"), spoken("cat hello.txt"), spoken(SUBMIT)]
+    script: list[Any] = [
+        spoken("printf a > hello.txt"),
+        spoken("cat hello.txt"),
+        spoken(SUBMIT),
+    ]
     with stage(MINI, tmp_path, script) as here:
         ended = here.run(*TASK, *TEXT, wire="chat")
         assert ended.code == 0, ended.err
@@ -127,7 +131,11 @@ def test_text_mode(tmp_path: Path) -> None:
 
 @checks("text mode: a turn without a command is dropped, and is a leaf")
 def test_a_dropped_turn_in_text_mode(tmp_path: Path) -> None:
-    script = [spoken("printf a > hello.txt"), {"text": "No command."}, spoken(SUBMIT)]
+    script: list[Any] = [
+        spoken("printf a > hello.txt"),
+        {"text": "No command."},
+        spoken(SUBMIT),
+    ]
     with stage(MINI, tmp_path, script) as here:
         ended = here.run(*TASK, *TEXT, wire="chat")
         record = ended.record
@@ -143,10 +151,11 @@ def test_a_dropped_turn_in_text_mode(tmp_path: Path) -> None:
 @checks("its own retry after {fault}")
 @pytest.mark.parametrize("fault", ["429", "cut"])
 def test_its_own_retry(tmp_path: Path, fault: str) -> None:
-    broken: dict[str, Any] = {
+    faults: dict[str, dict[str, Any]] = {
         "429": {"status": 429, "headers": {"retry-after": "1"}},
         "cut": {"fault": "cut", "text": "lost"},
-    }[fault]
+    }
+    broken = faults[fault]
     with stage(MINI, tmp_path, [WRITE, broken, DONE]) as here:
         ended = here.run(*TASK, wire="chat")
         assert ended.code == 0, ended.err

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harnesses.live_harness import Ended, Stage, assert_nothing_lost, chain, stage
 from tests.harnesses.pythons import SMOLAGENTS, exact, program
 
-ANSWER = {"tool_calls": [exact("final_answer", answer="Finished: all done.")]}
-TOOLS = [
+ANSWER: dict[str, Any] = {"tool_calls": [exact("final_answer", answer="Finished: all done.")]}
+TOOLS: list[dict[str, Any]] = [
     {
         "reasoning": "Two at once.",
         "text": " Looking. ",
@@ -72,7 +73,7 @@ def test_tools_are_echoed_as_text(tmp_path: Path, way: str) -> None:
 @checks("code agent: no tools at all, and still the agent's own work")
 @pytest.mark.parametrize("way", ["unary", "stream"])
 def test_code_without_tools(tmp_path: Path, way: str) -> None:
-    script = [
+    script: list[Any] = [
         {"text": "Thought: look.\n<code>\nprint(look(q='one'))\n</code>"},
         {"text": "Thought: done.\n<code>\nfinal_answer('Finished: all done.')\n</code>"},
     ]
@@ -99,10 +100,11 @@ def test_planning_is_auxiliary(tmp_path: Path) -> None:
 @checks("its own retry after {fault}")
 @pytest.mark.parametrize("fault", ["429", "cut"])
 def test_its_own_retry(tmp_path: Path, fault: str) -> None:
-    broken = {
+    faults: dict[str, dict[str, Any]] = {
         "429": {"status": 429, "headers": {"retry-after": "1"}},
         "cut": {"fault": "cut", "text": "lost"},
-    }[fault]
+    }
+    broken = faults[fault]
     with stage(SMOLAGENTS, tmp_path, [TOOLS[0], broken, *TOOLS[1:]]) as here:
         ended = run(here, "tools")
         assert statuses(ended) == ["committed", "failed", "committed", "committed"]

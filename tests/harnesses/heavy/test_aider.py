@@ -11,7 +11,14 @@ from tests.harnesses.heavy.basics import checks
 from tests.harnesses.live_harness import Ended, Stage, assert_nothing_lost, stage
 from tests.harnesses.pythons import AIDER
 
-TASK = ("aider", "--yes-always", "--no-dirty-commits", "--message", "Write hello.txt", "hello.txt")
+TASK = (
+    "aider",
+    "--yes-always",
+    "--no-dirty-commits",
+    "--message",
+    "Write hello.txt",
+    "hello.txt",
+)
 NAMES = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
@@ -49,10 +56,11 @@ def test_an_edit_and_its_commit(tmp_path: Path) -> None:
 @checks(AIDER, "its own retry after {fault}", "chat")
 @pytest.mark.parametrize("fault", ["429", "cut"])
 def test_its_own_retry(tmp_path: Path, fault: str) -> None:
-    broken: dict[str, Any] = {
+    faults: dict[str, dict[str, Any]] = {
         "429": {"status": 429, "headers": {"retry-after": "1"}},
         "cut": {"fault": "cut", "text": "lost"},
-    }[fault]
+    }
+    broken = faults[fault]
     with stage(AIDER, tmp_path, [broken, EDIT, COMMIT]) as here:
         ended = run(here)
         assert ended.statuses == ["failed", "committed", "committed"]

@@ -84,12 +84,13 @@ def test_its_token_ids_are_ours(tmp_path: Path) -> None:
         for call in calls:
             claims = record.details(call)["claims"]
             assert claims["session_id"] == claims["x-session-id"] == SESSION
+        assert record.shown["harness_version"] == TERMINUS.version()
         assert_nothing_lost(record)
 
 
 @checks(TERMINUS, "a handoff in three calls: tree, causes and token ids", "chat")
 def test_a_handoff(tmp_path: Path) -> None:
-    script = [
+    script: list[Any] = [
         WRITE,
         # A screen full of numbers, which is what its context is filled with.
         turn("seq -s , 1 2500"),
@@ -124,10 +125,11 @@ def test_a_handoff(tmp_path: Path) -> None:
 @checks(TERMINUS, "its own retry after {fault}", "chat")
 @pytest.mark.parametrize("fault", ["429", "cut"])
 def test_its_own_retry(tmp_path: Path, fault: str) -> None:
-    broken: dict[str, Any] = {
+    faults: dict[str, dict[str, Any]] = {
         "429": {"status": 429, "headers": {"retry-after": "1"}},
         "cut": {"fault": "cut", "text": "lost"},
-    }[fault]
+    }
+    broken = faults[fault]
     with stage(TERMINUS, tmp_path, [WRITE, broken, *DONE]) as here:
         ended = run(here, tmp_path, PLENTY)
         assert ended.code == 0, ended.err

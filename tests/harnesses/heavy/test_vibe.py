@@ -46,7 +46,7 @@ def write(folder: Path) -> dict[str, Any]:
 def test_an_exact_echo(tmp_path: Path) -> None:
     path = str(tmp_path / "work" / "hello.txt")
     odd = f'{{ "content" : "h\\u00e9llo" , "path": {json.dumps(path)} }}'
-    script = [{"tool_calls": [{"name": "write_file", "arguments": odd}]}, DONE]
+    script: list[Any] = [{"tool_calls": [{"name": "write_file", "arguments": odd}]}, DONE]
     with stage(VIBE, tmp_path, script) as here:
         ended = here.run(*COMMAND, wire="chat")
         assert (here.work / "hello.txt").read_text() == "héllo"
@@ -59,10 +59,11 @@ def test_an_exact_echo(tmp_path: Path) -> None:
 @checks(VIBE, "its own retry after {fault}", "chat")
 @pytest.mark.parametrize("fault", ["429", "cut"])
 def test_its_own_retry(tmp_path: Path, fault: str) -> None:
-    broken: dict[str, Any] = {
+    faults: dict[str, dict[str, Any]] = {
         "429": {"status": 429, "headers": {"retry-after": "1"}},
         "cut": {"fault": "cut", "text": "lost"},
-    }[fault]
+    }
+    broken = faults[fault]
     with stage(VIBE, tmp_path, [write(tmp_path), broken, DONE]) as here:
         ended = here.run(*COMMAND, wire="chat")
         assert DONE["text"] in ended.out, ended.err
@@ -75,7 +76,7 @@ def test_its_own_retry(tmp_path: Path, fault: str) -> None:
 
 @checks(VIBE, "live streaming", "chat")
 def test_live_text(tmp_path: Path) -> None:
-    script = [write(tmp_path) | {"chunks": 4, "chunk_ms": 20}, DONE]
+    script: list[Any] = [write(tmp_path) | {"chunks": 4, "chunk_ms": 20}, DONE]
     with stage(VIBE, tmp_path, script) as here:
         ended = here.run_with(*COMMAND, wire="chat", streaming="passthrough")
         assert DONE["text"] in ended.out, ended.err
