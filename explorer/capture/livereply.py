@@ -18,7 +18,7 @@ import orjson
 from explorer.engine.protocol import EngineReply
 from explorer.engine.reply import ParsedReply, read_completion
 from explorer.errors import EngineMalformed
-from explorer.records import FailureKind
+from explorer.records import FailureKind, Note
 from explorer.wire import chat, sse
 
 _HEADERS = (("content-type", "text/event-stream"),)
@@ -65,10 +65,14 @@ class LiveReply:
             )
         complete = merged.pop("_complete", False)
         error_event = merged.pop("_error", None)
+        unpaired = merged.pop("_unpaired", False)
         if not merged["choices"]:
             failure = FailureKind.FAILED_MIDSTREAM if error_event else FailureKind.INCOMPLETE
             return ParsedReply(failure=failure, failure_detail=_why(error_event))
         parsed = read_completion(merged, max_tokens=max_tokens)
+        if unpaired:
+            note = Note("logprob_misalign", "ids and logprobs came in different events")
+            parsed = replace(parsed, notes=(*parsed.notes, note))
         if error_event is not None:
             return replace(
                 parsed,
@@ -98,8 +102,10 @@ def _piece(data: str) -> tuple[str, str] | None:
     choices = chunk.get("choices") if isinstance(chunk, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     delta = choice.get("delta") if isinstance(choice, dict) else None
-    if not isinstance(delta, dict):
+    if not isinstance(choice, dict) or not isinstance(delta, dict):
         return None
+    if choice.get("index") not in (None, 0):
+        return None  # another choice than the one that is read
     reasoning = delta.get("reasoning")
     text = delta.get("content")
     piece = (

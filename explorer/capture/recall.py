@@ -60,8 +60,8 @@ def read_stored_reply(reply: Body) -> ParsedReply:
     if not data.lstrip()[:5].startswith((b"data:", b":", b"event")):
         return parse_reply(200, data)
     merged = chat.merge_stream(sse.Decoder().feed(data))
-    merged.pop("_complete", None)
-    merged.pop("_error", None)
+    for key in ("_complete", "_error", "_unpaired"):
+        merged.pop(key, None)
     return parse_reply(200, orjson.dumps(merged))
 
 

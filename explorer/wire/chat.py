@@ -16,9 +16,10 @@ from typing import Any
 
 import orjson
 
-from explorer.errors import BadRequest, EngineMalformed
+from explorer.errors import BadRequest
 from explorer.records import Dialect
 from explorer.wire import openai_errors, sse
+from explorer.wire.chat_merge import merge_stream as merge_stream
 from explorer.wire.claims import body_claims
 from explorer.wire.jsonbytes import encode, read_object
 from explorer.wire.neutral import Earlier, NeutralRequest, Wants
@@ -32,7 +33,6 @@ DONE = sse.encode(b"[DONE]")
 _CAPTURE_TOP = ("prompt_token_ids", "prompt_text", "prompt_logprobs", "kv_transfer_params")
 # Per-choice keys of the same kind.
 _CAPTURE_CHOICE = ("token_ids", "routed_experts", "weight_versions", "prompt_token_ids")
-_TOOL_DELTA_KEYS = ("id", "type", "function")
 
 
 def parse_request(
@@ -209,118 +209,6 @@ def _choice_chunks(
         if key not in ("index", "message", "delta") and (value is not None or key == "logprobs")
     }
     yield _piece(index, {}, **last)
-
-
-def merge_stream(events: Iterable[sse.Event]) -> dict[str, Any]:
-    """One reply from the events of a chat stream, ours or an engine's.
-
-    Null and empty mean "nothing new"; token ids and logprobs are concatenated per
-    choice in arrival order; a tool delta without a function name never starts a call.
-
-    Returns:
-        A chat completion; ``_complete`` is True when `[DONE]` was seen, and
-        ``_error`` holds an error event's object.
-
-    Raises:
-        EngineMalformed: an event is no JSON, or holds something else than it must.
-    """
-    merged: dict[str, Any] = {"object": "chat.completion", "choices": []}
-    choices: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if event.data == "[DONE]":
-            merged["_complete"] = True
-            continue
-        try:
-            chunk = orjson.loads(event.data)
-        except orjson.JSONDecodeError as error:
-            raise EngineMalformed(f"a streamed event is not JSON: {error}") from error
-        if not isinstance(chunk, dict):
-            continue
-        if chunk.get("error") is not None:
-            merged["_error"] = chunk["error"]
-            continue
-        for key, value in chunk.items():
-            if key not in ("choices", "object") and value is not None:
-                merged[key] = value
-        for piece in _list(chunk.get("choices"), "choices"):
-            if not isinstance(piece, dict):
-                raise EngineMalformed("a streamed choice is no object")
-            _merge_choice(choices, piece)
-    merged["choices"] = [choices[index] for index in sorted(choices)]
-    for choice in merged["choices"]:
-        for call in choice["message"].get("tool_calls") or []:
-            call.pop("_index", None)
-    return merged
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise EngineMalformed(f"`{what}` of a streamed event is no list")
-    return value
-
-
-def _merge_choice(choices: dict[int, dict[str, Any]], piece: Mapping[str, Any]) -> None:
-    index = piece.get("index") or 0
-    if type(index) is not int:
-        raise EngineMalformed("the index of a streamed choice is no number")
-    choice = choices.setdefault(
-        index, {"index": index, "message": {"role": "assistant"}, "finish_reason": None}
-    )
-    for key, value in piece.items():
-        if key in ("index", "delta", "message") or value is None:
-            continue
-        if key == "token_ids":
-            choice["token_ids"] = choice.get("token_ids", []) + _list(value, key)
-        elif key == "logprobs":
-            entries = _list(value.get("content"), key) if isinstance(value, dict) else []
-            kept = choice.setdefault("logprobs", {"content": []})
-            kept["content"] = kept["content"] + entries
-        else:
-            choice[key] = value
-    delta = piece.get("delta") or {}
-    if not isinstance(delta, dict):
-        raise EngineMalformed("a streamed delta is no object")
-    _merge_delta(choice["message"], delta)
-
-
-def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    for key, value in delta.items():
-        if value is None:
-            continue
-        if key == "tool_calls":
-            for call in _list(value, key):
-                if not isinstance(call, dict):
-                    raise EngineMalformed("a streamed tool call is no object")
-                _merge_tool(message.setdefault("tool_calls", []), call)
-        elif isinstance(value, str) and key != "role":
-            held = message.get(key)
-            message[key] = (held if isinstance(held, str) else "") + value
-        else:
-            message[key] = value
-
-
-def _merge_tool(calls: list[dict[str, Any]], delta: Mapping[str, Any]) -> None:
-    function = delta.get("function") or {}
-    if not isinstance(function, dict):
-        raise EngineMalformed("the function of a streamed tool call is no object")
-    wire_index = delta.get("index")
-    known = [call for call in calls if call.get("_index") == wire_index]
-    renamed = bool(known) and delta.get("id") not in (None, known[-1].get("id"))
-    if function.get("name") and (not known or renamed):
-        call = {key: delta[key] for key in _TOOL_DELTA_KEYS if delta.get(key) is not None}
-        call["function"] = dict(function)
-        call["_index"] = wire_index
-        calls.append(call)
-        return
-    if not calls:
-        return
-    target = known[-1] if known else calls[-1]
-    arguments = function.get("arguments")
-    if isinstance(arguments, str) and arguments:
-        held = target["function"].get("arguments")
-        target["function"]["arguments"] = (held if isinstance(held, str) else "") + arguments
 
 
 def model_body(name: str, created: int) -> bytes:
