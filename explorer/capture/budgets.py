@@ -28,7 +28,8 @@ _MADE = (CallStatus.COMMITTED, CallStatus.ABORTED)
 
 @dataclass(slots=True)
 class Reservation:
-    """What one call has set aside; `max_tokens` is the cap to send, None for no cap."""
+    """What one call has set aside; `max_tokens` is the cap to send, None where no budget
+    caps it."""
 
     prompt: int
     output: int
@@ -86,10 +87,12 @@ class Ledger:
         """
         with self._lock:
             self._refuse_when_spent(time_us)
-            cap = max_tokens
-            for room in self._rooms(prompt):
-                cap = room if cap is None else min(cap, room)
-            made = Reservation(prompt, cap or 0, cap)
+            # To an engine, a limit of 0 or less is an error or no limit; never a small one.
+            asked = max_tokens if max_tokens is not None and max_tokens > 0 else None
+            room = min(self._rooms(prompt), default=None)
+            if room is not None and asked is not None:
+                room = min(room, asked)
+            made = Reservation(prompt, room or asked or 0, room)
             self._open.append(made)
             return made
 

@@ -49,7 +49,6 @@ FORWARDED = frozenset(
         "return_routed_experts",
         "mm_processor_kwargs",
         "truncate_prompt_tokens",
-        "lora_path",
         # What vendors define and engines pass over.
         "user",
         "store",

@@ -64,6 +64,8 @@ NEUTRAL: dict[str, float | int] = {
 }
 
 GREEDY_BELOW = 1e-5
+# vLLM raises a temperature below this to it, so that what was sent is not what was drawn at.
+_RAISED_BELOW = 0.01
 
 # Any truthy value of these limits which tokens may be drawn. The last ones hold fields that
 # some servers merge into the request, so nobody here can say what they do.
@@ -178,7 +180,7 @@ def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
     if "messages" in body:
         body["messages"] = arranged(body["messages"], one_system=plan.one_system)
     requested = {key: asked[key] for key in SAMPLING_FIELDS if key in asked}
-    body.update(plan.sampling)
+    _fix(body, plan.sampling)
     if plan.level is not CaptureLevel.TEXT:
         _ask_for_capture(body, plan)
         if plan.purpose is Purpose.TRAIN:
@@ -199,15 +201,34 @@ def shape(request: NeutralRequest, plan: SamplingPlan) -> Shaped:
     )
 
 
+def _fix(body: dict[str, Any], fixed: Mapping[str, Any]) -> None:
+    """Puts the rollout's own values in the place of the harness's. A limit has two names,
+    of which engines obey one: the harness's must not stay under the other."""
+    body.update(fixed)
+    limits = [fixed[name] for name in _LIMITS if fixed.get(name) is not None]
+    if limits:
+        _limit_to(body, min(limits))
+
+
+def _limit_to(body: dict[str, Any], max_tokens: int) -> None:
+    for name in _LIMITS:
+        body.pop(name, None)
+    body["max_tokens" if is_prompt(body) else "max_completion_tokens"] = max_tokens
+
+
 def cap(shaped: Shaped, max_tokens: int | None) -> Shaped:
-    """The same request with at most `max_tokens` to be sampled (None: as it is)."""
-    if max_tokens is None or (
-        shaped.max_tokens is not None and shaped.max_tokens <= max_tokens
-    ):
+    """The same request with at most `max_tokens` to be sampled (None: as it is).
+
+    Engines read no limit, or the other name's, where one is 0 or less; such a limit, or two
+    of them, are replaced.
+    """
+    if max_tokens is None:
         return shaped
-    body = {key: value for key, value in shaped.body.items() if key not in _LIMITS}
-    name = "max_tokens" if is_prompt(body) else "max_completion_tokens"
-    body[name] = max_tokens
+    asked = [shaped.body[name] for name in _LIMITS if shaped.body.get(name) is not None]
+    if len(asked) == 1 and type(asked[0]) is int and 0 < asked[0] <= max_tokens:
+        return shaped
+    body = dict(shaped.body)
+    _limit_to(body, max_tokens)
     submitted = {key: body[key] for key in SAMPLING_FIELDS if key in body}
     return replace(shaped, body=body, submitted=submitted, max_tokens=max_tokens)
 
@@ -246,18 +267,27 @@ def constraints(body: Mapping[str, Any]) -> tuple[str, ...]:
     """
     found = [key for key in _IF_TRUE if body.get(key)]
     found += [key for key in _IF_GIVEN if body.get(key) is not None]
-    found += [key for key, nothing in _SAMPLERS.items() if body.get(key) not in (None, nothing)]
+    found += [
+        key
+        for key, nothing in _SAMPLERS.items()
+        if body.get(key) is True or body.get(key) not in (None, nothing)
+    ]
     for key in ("tool_choice", "function_call"):
         if body.get(key) not in (None, "auto", "none"):
             found.append(key)
     if body.get("tool_choice") != "none" and _strict(body.get("tools")):
         found.append("strict_tools")
+    if body.get("tool_choice") != "none" and _grammar(body.get("tools")):
+        found.append("tool_grammar")
     response_format = body.get("response_format")
     if response_format is not None and not (
         isinstance(response_format, Mapping) and response_format.get("type") == "text"
     ):
         found.append("response_format")
-    if type(body.get("temperature")) not in (int, float, type(None)):
+    temperature = body.get("temperature")
+    if type(temperature) not in (int, float, type(None)) or (
+        temperature is not None and GREEDY_BELOW <= temperature < _RAISED_BELOW
+    ):
         # "0" is a number to some servers: nobody can say what the tokens were drawn at.
         found.append("temperature")
     return tuple(found)
@@ -273,6 +303,20 @@ def _strict(tools: Any) -> bool:
             or (isinstance(inner := tool.get("function"), Mapping) and inner.get("strict"))
         )
         for tool in tools
+    )
+
+
+def _grammar(tools: Any) -> bool:
+    """Whether a tool takes one free text of a form that the engine is to enforce."""
+    customs = [
+        tool.get("custom")
+        for tool in (tools if isinstance(tools, list) else ())
+        if isinstance(tool, Mapping)
+    ]
+    forms = [custom.get("format") for custom in customs if isinstance(custom, Mapping)]
+    return any(
+        form is not None and not (isinstance(form, Mapping) and form.get("type") == "text")
+        for form in forms
     )
 
 

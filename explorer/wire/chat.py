@@ -49,7 +49,7 @@ def parse_request(
         raise BadRequest("`messages` must be a non-empty array", param="messages")
     if not all(isinstance(message, dict) for message in messages):
         raise BadRequest("every entry of `messages` must be an object", param="messages")
-    if body.get("n") not in (None, 1):
+    if body.get("n") is True or body.get("n") not in (None, 1):
         raise BadRequest(
             "`n` must be 1: each call is one node of the turn tree; "
             "send one request per sample instead",
