@@ -37,7 +37,9 @@ test: install-test ## system packages, checks, all tests
 	sh scripts/system-packages
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory harnesses-basic
-	ROLLOUT_EXPLORER_REQUIRE_HARNESSES=$$(command -v npm || true) $(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/harnesses
+	ROLLOUT_EXPLORER_REQUIRE_HARNESSES=$$(command -v npm || true) \
+		$(BIN)/python -m pytest -n 2 tests/harnesses
 
 # Real harnesses, pinned, in .harnesses. Where there is no npm their tests are skipped and say
 # why; where there is one, none may be skipped.
@@ -99,4 +101,4 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.load
 
 clean: ## remove the environment and what tools left
-	rm -rf $(VENV) $(CONSUMERS) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CONSUMERS) $(VLLM) .harnesses build dist .mypy_cache .ruff_cache .pytest_cache
