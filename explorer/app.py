@@ -127,7 +127,7 @@ class Application:
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         wire = scope["type"] == "http" and (
             (SCOPE_KEY in scope and scope[SCOPE_KEY] is not None)
-            or scope["path"].startswith(_WIRE_PREFIXES)
+            or scope["path"].lower().startswith(_WIRE_PREFIXES)
         )
         if wire:
             await self.proxy(scope, receive, send)

@@ -108,7 +108,11 @@ class Answers:
     def upstream(self, reply: EngineReply, parsed: ParsedReply) -> Outgoing:
         """The engine's own refusal, as this dialect's clients understand it."""
         status = reply.status if reply.status in _PASSED_STATUS else 502
-        headers = tuple(pair for pair in reply.headers if pair[0] in _RETRY_HEADERS)
+        headers = tuple(
+            (name, value)
+            for name, value in reply.headers
+            if name in _RETRY_HEADERS and value.isascii() and value.isprintable()
+        )
         body: Mapping[str, Any] = parsed.body or {}
         inner = body.get("error")
         told = error_message(body) if body else ""

@@ -81,11 +81,16 @@ def capture_keys(scope: Scope) -> list[str]:
     return [key for key in found + bearer if key]
 
 
+def without_keys(text: str) -> str:
+    """`text` with every key of ours cut."""
+    return _OWN_KEY.sub(r"\1***", text)
+
+
 def keepable_headers(headers: Iterable[Header]) -> tuple[tuple[str, str], ...]:
     """Request headers without credentials, as they may be recorded; a key of ours in the
     value of another header is cut."""
     return tuple(
-        (name.decode("latin-1"), _OWN_KEY.sub(r"\1***", value.decode("latin-1")))
+        (name.decode("latin-1"), without_keys(value.decode("latin-1")))
         for name, value in headers
         if name not in CREDENTIAL_HEADERS and not _SECRET_NAME.search(name)
     )

@@ -63,6 +63,25 @@ class LiveRollout:
             oldest = next(iter(known))
             self._arguments_size -= len(known.pop(oldest))
 
+    def check_open(self) -> None:
+        """Raises RolloutClosed where the rollout takes no more calls."""
+        if self.closed:
+            raise RolloutClosed(
+                "this rollout is closed and takes no more calls; create a new one"
+            )
+
+    def seal(self) -> None:
+        """No more calls: what only later calls would need is forgotten."""
+        self.closed = True
+        self.retries.clear()
+        self.sampled_arguments.clear()
+        self._arguments_size = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the rollout takes, roughly (bytes)."""
+        return self.lineage.size_bytes + self.retries.size_bytes + self._arguments_size
+
     def take_sequence(self) -> int:
         """The place of the next call in arrival order."""
         sequence = self.next_sequence
@@ -75,7 +94,8 @@ class Desk:
 
     Args:
         store: where rollouts live.
-        lineage_bytes: memory that all prefix indexes may take together (bytes).
+        lineage_bytes: memory that all rollouts may take together, their prefix indexes
+            first of all (bytes).
         retry_window_s: how long a reply is kept for a retry (seconds).
     """
 
@@ -134,10 +154,7 @@ class Desk:
                 rollout_id = await self._look_up(hash_key(key))
             if rollout_id is not None:
                 live = await self.live(rollout_id)
-                if live.closed:
-                    raise RolloutClosed(
-                        "this rollout is closed and takes no more calls; create a new one"
-                    )
+                live.check_open()
                 return live
         self.unknown_keys += 1
         raise UnknownKey(
@@ -190,14 +207,14 @@ class Desk:
 
     def _shrink(self) -> None:
         """Forgets the least recently used idle rollouts until the indexes fit."""
-        total = sum(live.lineage.size_bytes for live in self._live.values())
+        total = sum(live.size_bytes for live in self._live.values())
         for rollout_id in list(self._live):
             if total <= self._limit and len(self._live) <= 50_000:
                 break
             live = self._live[rollout_id]
             if live.in_flight or rollout_id == next(reversed(self._live)):
                 continue
-            total -= live.lineage.size_bytes
+            total -= live.size_bytes
             del self._live[rollout_id]
 
     def settled(
@@ -251,7 +268,7 @@ class Desk:
         live = await self.live(rollout_id)
         if live.closed:
             raise RolloutClosed("this rollout is closed already")
-        live.closed = True
+        live.seal()
         noted = dict(payload) | {"open_calls": sorted(live.in_flight)}
         return await self._store.add_event(
             RolloutEvent(rollout_id, -1, now_us(), EventKind.CLOSED, None, ok, reason, noted)
@@ -274,7 +291,7 @@ class Desk:
     async def delete(self, rollout_id: RolloutId) -> RolloutEvent:
         """Tombstones a rollout at once; `compact` removes its bytes."""
         live = await self.live(rollout_id)
-        live.closed = True
+        live.seal()
         event = await self._store.add_event(
             RolloutEvent(rollout_id, -1, now_us(), EventKind.DELETED)
         )

@@ -262,8 +262,8 @@ class Exchange:
         }
         served = context.wire.serve(reply, request, context.call_id)
         if request.stream:
-            streamer = context.wire.streamer(request, context.call_id, "")
-            self._pending_stream = streamer.finish(served)
+            self._streamer = context.wire.streamer(request, context.call_id, "")
+            self._pending_stream = self._streamer.finish(served)
         else:
             self._pending = self._answers.whole(context.wire.encode_reply(served))
         call = self._draft.refused(time_us, error, FailureKind.BUDGET, answered=200)

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from explorer.capture import events as ev
 from explorer.capture.answers import Answers, Outgoing
 from explorer.capture.body import ClientDisconnected, Receive, read_body
-from explorer.capture.credentials import Scope, capture_keys, keepable_headers
+from explorer.capture.credentials import (
+    Scope,
+    capture_keys,
+    keepable_headers,
+    without_keys,
+)
 from explorer.capture.desk import Desk, LiveRollout
 from explorer.capture.draft import Draft
 from explorer.capture.driver import Driver, Send, Surroundings, start_message
@@ -178,9 +183,10 @@ class CaptureProxy:
             body = b"" if method == "HEAD" else b'{"status":"ok"}'
             await send_whole(send, Outgoing(200, body))
             return
+        # A key that stands where we do not look for one must not be recorded.
         error: ExplorerError = NotFound(
-            f"{method} {path[:200]} is not a wire route of this server; it speaks "
-            f"{ROUTES_IN_WORDS}"
+            f"{method} {without_keys(path)[:200]} is not a wire route of this server; it "
+            f"speaks {ROUTES_IN_WORDS}"
         )
         upgrade = any(name == b"upgrade" for name, _ in scope["headers"])
         if upgrade:
@@ -213,23 +219,52 @@ class CaptureProxy:
     async def _count(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """How long a prompt is, by the engine's own tokenizer; nothing is recorded."""
         live = await self._desk.find(capture_keys(scope))
-        raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
-        request = route.wire.parse_request(raw, route.target, None)
-        if request.recall:
-            earlier = await asyncio.to_thread(
-                earlier_calls, self._store, live.rollout.rollout_id, request.recall
-            )
-            request = route.wire.parse_request(raw, route.target, earlier)
-        shaped = shape(request, self._plan(live))
-        tokens = len(await self._engine.tokenize(shaped.body))
+        with self._room():
+            raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
+            request = route.wire.parse_request(raw, route.target, None)
+            if request.recall:
+                earlier = await asyncio.to_thread(
+                    earlier_calls, self._store, live.rollout.rollout_id, request.recall
+                )
+                request = route.wire.parse_request(raw, route.target, earlier)
+            shaped = shape(request, self._plan(live))
+            tokens = len(await self._engine.tokenize(shaped.body))
         await send_whole(send, Outgoing(200, route.wire.count_reply(tokens)))
 
     async def _call(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         # The key is looked up before a byte of the body is read.
         live = await self._desk.find(capture_keys(scope))
-        if self._stopping:
-            raise CapacityReached("the server is stopping; try again")
-        # Counted from here on: bodies that are still being read take memory, too.
+        self._check_open(live)
+        with self._room():
+            raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
+            # While it came, the rollout may have been closed, or left memory.
+            self._check_open(live)
+            live = await self._desk.live(live.rollout.rollout_id)
+            headers = keepable_headers(scope["headers"])
+            call_id = new_call_id(now_us())
+            attempt = None
+            evidence = evidence_in(headers)
+            if evidence is not None:
+                address = f"{scope['path']} {route.target.sse}"
+                attempt = _attempt(call_id, evidence, raw, address)
+                earlier = live.retries.find(evidence, attempt)
+                if earlier is not None and await self._replayed(live, earlier, send):
+                    return
+                self._check_open(live)
+                live.retries.open(attempt)
+            context = self._context(route, live, call_id)
+            await self._drive(
+                Driver(self._around, live, context, receive, send, attempt), raw, headers
+            )
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """A place among the requests that are worked on, from before the body is read:
+        bodies that are still coming take memory, too.
+
+        Raises:
+            CapacityReached: every place is taken.
+        """
         if self._taken >= self._options.max_in_flight:
             raise CapacityReached(
                 f"{self._options.max_in_flight} calls are in flight already "
@@ -238,27 +273,17 @@ class CaptureProxy:
             )
         self._taken += 1
         try:
-            raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
-            headers = keepable_headers(scope["headers"])
-            call_id = new_call_id(now_us())
-            attempt = None
-            evidence = evidence_in(headers)
-            if evidence is not None:
-                attempt = _attempt(call_id, evidence, raw, scope["path"])
-                earlier = live.retries.find(evidence, attempt)
-                if earlier is not None and await self._replayed(live, earlier, send):
-                    return
-                if self._stopping:
-                    raise CapacityReached("the server is stopping; try again")
-                live.retries.open(attempt)
-            context = self._context(route, live, call_id)
-            await self._drive(
-                Driver(self._around, live, context, receive, send, attempt), raw, headers
-            )
+            yield
         finally:
             self._taken -= 1
             if not self._drivers:
                 self._idle.set()
+
+    def _check_open(self, live: LiveRollout) -> None:
+        """Raises CapacityReached or RolloutClosed where no call may begin any more."""
+        if self._stopping:
+            raise CapacityReached("the server is stopping; try again")
+        live.check_open()
 
     async def _drive(self, driver: Driver, raw: bytes, headers: Headers) -> None:
         self._drivers.add(driver)

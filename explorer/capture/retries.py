@@ -49,9 +49,16 @@ def evidence_in(headers: Headers) -> Evidence | None:
     counter = found.get(_COUNTER, "0")
     key = found.get(_KEY)
     return Evidence(
-        key=key[:_LONGEST_KEY] if key else None,
+        key=_bounded(key) if key else None,
         retries=int(counter) if _NUMBER.fullmatch(counter) else 0,
     )
+
+
+def _bounded(key: str) -> str:
+    """The key itself, or for a very long one what no other key has."""
+    if len(key) <= _LONGEST_KEY:
+        return key
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def canonical_digest(raw: bytes) -> bytes:
@@ -103,6 +110,16 @@ class Retries:
     window_us: int = 600_000_000
     _attempts: OrderedDict[CallId, Attempt] = field(default_factory=OrderedDict)
     _bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the kept replies take (bytes)."""
+        return self._bytes
+
+    def clear(self) -> None:
+        """Forgets every attempt; those that wait for an answer still get it."""
+        self._attempts.clear()
+        self._bytes = 0
 
     def find(self, evidence: Evidence, asked: Attempt) -> Attempt | None:
         """The call that the request `asked` repeats.

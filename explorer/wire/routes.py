@@ -4,7 +4,8 @@ Owns: every wire route of every dialect.
 Must not know: keys, engines; the capture key is out of the path already.
 
 Paths match whatever their case (Gemini clients differ), with or without a version prefix
-said twice, since base addresses are given both with and without ``/v1``.
+said twice, since base addresses are given both with and without ``/v1``, and with or without a
+slash at their end. A model's name may hold slashes.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ _POST: dict[str, tuple[Wire, Action]] = {
     "/messages/count_tokens": (messages, Action.COUNT),
 }
 _GOOGLE = re.compile(
-    r"/(?:v1|v1beta|v1alpha)(?:/v1beta)?/(?:models|tunedmodels)/([^/]+):(\w+)", re.IGNORECASE
+    r"/(?:v1|v1beta|v1alpha)(?:/v1beta)?/(?:models|tunedmodels)/([^:]+):(\w+)", re.IGNORECASE
 )
 _GOOGLE_METHODS = {
     "generatecontent": Action.GENERATE,
     "streamgeneratecontent": Action.GENERATE,
     "counttokens": Action.COUNT,
 }
-_MODELS = re.compile(r"/(v1|v1beta|v1alpha)/models(?:/([^/:]+))?", re.IGNORECASE)
+_MODELS = re.compile(r"/(v1|v1beta|v1alpha)/models(?:/([^:]+))?", re.IGNORECASE)
+_SLASHES = re.compile("/{2,}")
 _DOUBLED = re.compile(r"(?:/v1)+", re.IGNORECASE)
 
 # For errors about these the dialect is clear although the route is none.
@@ -71,7 +73,7 @@ ROUTES_IN_WORDS = (
 
 def find_route(method: str, path: str, query: bytes = b"") -> Route | None:
     """The route at `path`, None when there is none."""
-    path = path.rstrip("/")
+    path = _SLASHES.sub("/", path.rstrip("/"))
     google_call = _GOOGLE.fullmatch(path)
     if google_call is not None and method == "POST":
         action = _GOOGLE_METHODS.get(google_call[2].lower())
