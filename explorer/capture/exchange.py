@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
+import orjson
+
 from explorer.capture import events as ev
 from explorer.capture.answers import Answers, Outgoing, failure_status
 from explorer.capture.budgets import FINAL_TURN_TEXT, Ledger, Reservation
@@ -98,6 +100,10 @@ class CallContext:
     ledger: Ledger = field(default_factory=Ledger)
     unary_keepalive: bool = False
     sampled_arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+# Asked of an engine whose stream is passed on: without usage a lost token could not be told.
+_AS_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class State(Enum):
@@ -194,16 +200,18 @@ class Exchange:
         assert request is not None
         assert shaped is not None
         self._reservation = context.ledger.reserve(time_us, prompt_tokens, shaped.max_tokens)
-        shaped = self._shaped = cap(shaped, self._reservation.max_tokens)
-        self._draft.asked(request, shaped, context.weight_version())
-        self._certificate_at_start = context.certificate(None, None)
-        self.state = State.ASKING
-        left = context.ledger.remaining_s(time_us)
+        shaped = cap(shaped, self._reservation.max_tokens)
         passing_on = request.stream and context.rollout.streaming is Streaming.PASSTHROUGH
         # A plain completion has no stream of its own upstream: it is made whole as always.
         live = passing_on and "messages" in shaped.body
         if live:
             self._live = LiveReply()
+            shaped = replace(shaped, body=shaped.body | _AS_STREAM)
+        self._shaped = shaped
+        self._draft.asked(request, shaped, context.weight_version())
+        self._certificate_at_start = context.certificate(None, None)
+        self.state = State.ASKING
+        left = context.ledger.remaining_s(time_us)
         commands: list[ev.Command] = [
             ev.Admit(
                 Admission(
@@ -260,6 +268,7 @@ class Exchange:
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
         }
+        self._draft.wrote(request, EngineReply(200, (), orjson.dumps(reply)))
         served = context.wire.serve(reply, request, context.call_id)
         if request.stream:
             self._streamer = context.wire.streamer(request, context.call_id, "")
@@ -396,7 +405,22 @@ class Exchange:
         return self._commit(self._draft.failed(time_us, parsed.failure, detail, status))
 
     def _engine_broke(self, event: ev.EngineBroke) -> list[ev.Command]:
+        left = self.context.ledger.remaining_s(event.time_us)
+        if event.kind is FailureKind.UPSTREAM_TIMEOUT and left is not None and left <= 0:
+            return self._out_of_time(event.time_us)
         return self._broke(event.time_us, event.kind, event.detail)
+
+    def _out_of_time(self, time_us: int) -> list[ev.Command]:
+        """The rollout's wall time, and not the engine, ended the call: no retry can help."""
+        if self.state is not State.ASKING:
+            return []
+        spent = self.context.ledger.out_of_time()
+        if self._live is not None:
+            self._keep_partial(time_us, FailureKind.BUDGET, spent.message)
+        self._pending = self._answers.of(spent)
+        status = self._pending.status
+        call = self._draft.failed(time_us, FailureKind.BUDGET, spent.message, status)
+        return self._commit(call)
 
     def _broke(self, time_us: int, kind: FailureKind, detail: str) -> list[ev.Command]:
         if self.state is not State.ASKING:

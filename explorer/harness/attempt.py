@@ -294,7 +294,7 @@ def _no_calls(wanted: Wanted, outcome: Outcome) -> list[str]:
     if profile.name == "any":
         lines.append(
             "         - the program: does it read the variables above, or has it its own "
-            "configuration?"
+            "configuration? A script around a known harness needs --harness NAME"
         )
     else:
         lines.append(

@@ -55,7 +55,7 @@ _GOOGLE_METHODS = {
 }
 _MODELS = re.compile(r"/(v1|v1beta|v1alpha)/models(?:/([^:]+))?", re.IGNORECASE)
 _SLASHES = re.compile("/{2,}")
-_DOUBLED = re.compile(r"(?:/v1)+", re.IGNORECASE)
+_DOUBLED = re.compile(r"^(?:/v1)+(?=/)", re.IGNORECASE)
 
 # For errors about these the dialect is clear although the route is none.
 _HINTS: tuple[tuple[str, Wire], ...] = (
@@ -91,7 +91,8 @@ def find_route(method: str, path: str, query: bytes = b"") -> Route | None:
         if listed[2] is None:
             return Route(wire, Action.MODELS)
         return Route(wire, Action.MODEL, Target(model=unquote(listed[2])))
-    if method == "POST" and path.lower().startswith("/v1/"):
+    if method == "POST":
+        # With, without or twice `/v1`: base addresses are given in every form.
         tail = _DOUBLED.sub("", path.lower(), count=1)
         found = _POST.get(tail)
         return None if found is None else Route(*found)

@@ -39,12 +39,12 @@ def test_without_budgets_nothing_is_capped() -> None:
 def test_calls_that_come_together_cannot_overspend_together() -> None:
     ledger = Ledger({"calls": 3})
     taken: list[Reservation] = []
-    refused: list[BudgetSpent] = []
+    refused: list[CapacityReached] = []
 
     def call() -> None:
         try:
             taken.append(ledger.reserve(TIME, 0, None))
-        except BudgetSpent as error:
+        except CapacityReached as error:
             refused.append(error)
 
     threads = [threading.Thread(target=call) for _ in range(12)]
@@ -55,7 +55,11 @@ def test_calls_that_come_together_cannot_overspend_together() -> None:
     assert (len(taken), len(refused)) == (3, 9)
     # A call that the engine never answered gives its place back.
     ledger.settle(taken[0], ended(5, 0, CallStatus.FAILED))
-    assert ledger.reserve(TIME, 0, None).max_tokens is None
+    taken[0] = ledger.reserve(TIME, 0, None)
+    for reservation in taken:
+        ledger.settle(reservation, ended(5, 1))
+    with pytest.raises(BudgetSpent, match="3 model calls"):
+        ledger.reserve(TIME, 0, None)
 
 
 def test_output_tokens_are_capped_to_what_is_left() -> None:

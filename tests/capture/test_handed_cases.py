@@ -86,6 +86,40 @@ def test_bud_01_a_fourth_call_never_reaches_the_engine(live: Live) -> None:
     assert "calls_refused" in codes(live, rollout)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_wall_time_cuts_a_call_and_says_that_it_did(live: Live, stream: bool) -> None:
+    rollout, key = live.create(budgets={"wall_s": 0.4})
+    answer = live.chat(key, messages=said("slow please"), stream=stream)
+    assert answer.status_code == 400
+    assert answer.headers["x-should-retry"] == "false"
+    assert "0.4 seconds of wall time" in answer.json()["error"]["message"]
+    (call,) = live.calls(rollout)
+    assert (call["status"], call["failure_kind"]) == ("failed", "budget")
+
+
+def test_a_final_turn_is_on_record_as_it_was_written(live: Live) -> None:
+    rollout, key = live.create(budgets={"calls": 1, "on_spent": "final_turn"})
+    live.chat(key, messages=said("hi"))
+    live.chat(key, messages=said("more"), stream=True)
+    refused = live.calls(rollout)[1]
+    assert refused["stream"] is True
+    raw = httpx.get(
+        f"{live.url}/api/v1/rollouts/{rollout}/raw/{refused['call_id']}?kind=reply",
+        headers={"authorization": f"Bearer {live.token}"},
+    )
+    assert "budget of this session is spent" in raw.text
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions"])
+def test_a_base_address_with_another_number_of_v1_is_understood(live: Live, path: str) -> None:
+    rollout, key = live.create()
+    for prefix, headers in ((f"/k/{key}", {}), ("", {"authorization": f"Bearer {key}"})):
+        url = live.url + prefix + path
+        answer = httpx.post(url, json={"messages": said("hi")}, headers=headers)
+        assert answer.status_code == 200, answer.text
+    assert len(live.calls(rollout)) == 2
+
+
 def test_dis_03_a_client_that_leaves_at_a_round_time_is_noted(live: Live) -> None:
     rollout, key = live.create()
     with pytest.raises(httpx.TimeoutException):

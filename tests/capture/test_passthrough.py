@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -13,6 +14,7 @@ import openai
 import pytest
 
 from explorer.engine.scripted import ScriptedEngine
+from explorer.engine.tiny import TinyEngine
 from explorer.records import RolloutId
 from tests.live import Live, serving
 
@@ -194,3 +196,16 @@ def test_dis_01_a_client_that_leaves_mid_stream_cancels_the_engine(live: Live) -
         time.sleep(0.05)
     (call,) = live.calls(rollout)
     assert (call["status"], call["failure_kind"]) == ("aborted", "client_gone")
+
+
+def test_a_live_stream_of_the_built_in_engine_trains(tmp_path: Path) -> None:
+    with serving(TinyEngine(), tmp_path / "store.duckdb") as live:
+        rollout, key = live.create(streaming="passthrough")
+        status, found = events(live, key, "What is 2 + 3?")
+        assert (status, found[-1][1]) == (200, "[DONE]")
+        live.api("POST", f"/api/v1/rollouts/{rollout}/close", {"ok": True})
+        verdict = live.api("GET", f"/api/v1/rollouts/{rollout}")["verdict"]
+        assert verdict["trainable"] is True, verdict
+        _, key = live.create(streaming="passthrough")
+        status, _ = events(live, key, "word " * 9000)
+        assert status == 400  # a refusal is an HTTP error, not an event

@@ -17,7 +17,12 @@ import pytest
 
 from explorer.engine.protocol import Engine, EngineReply, EngineRequest
 from explorer.engine.tiny import TinyEngine
-from explorer.errors import ConfigurationError, EngineTimeout, EngineUnavailable
+from explorer.errors import (
+    ConfigurationError,
+    EngineRefusedStream,
+    EngineTimeout,
+    EngineUnavailable,
+)
 
 MODEL = Path(__file__).parent.parent / "data" / "tiny_model"
 ROOT = Path(__file__).parent.parent.parent
@@ -273,7 +278,8 @@ def test_stream_joins_to_the_unary_reply() -> None:
         assert [len(one["choices"]) for one in hidden] == [1, 1]
         assert "reasoning" not in hidden[1]["choices"][0]["delta"]
         assert hidden[1]["choices"][0]["token_ids"] is None
-        refused = [chunk async for chunk in engine.stream(request({**asked, "n": 2}))]
-        assert events(refused)[0]["error"]["code"] == 400
+        with pytest.raises(EngineRefusedStream) as caught:
+            [chunk async for chunk in engine.stream(request({**asked, "n": 2}))]
+        assert caught.value.reply.status == 400
 
     run(scenario)

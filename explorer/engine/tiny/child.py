@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -83,6 +84,8 @@ def send(out: BinaryIO, answer: Answer) -> None:
 def main(load: Callable[[TinyOptions], TinyRuntime] = TinyRuntime) -> None:
     """Serve what `load` makes of the options, until the input ends."""
     out = sys.stdout.buffer
+    # Ctrl-C reaches everything at the terminal; this process ends with its input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Nothing else may write where the messages go.
     sys.stdout = sys.stderr
     try:

@@ -23,8 +23,13 @@ from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.tiny.frames import BrokenFrame, pack, receive_frame
 from explorer.engine.tiny.parts import Spellings
 from explorer.engine.tiny.runtime import TinyOptions
-from explorer.engine.tiny.stream import stream_error, stream_reply
-from explorer.errors import ConfigurationError, EngineTimeout, EngineUnavailable
+from explorer.engine.tiny.stream import stream_reply
+from explorer.errors import (
+    ConfigurationError,
+    EngineRefusedStream,
+    EngineTimeout,
+    EngineUnavailable,
+)
 
 STOP_TIMEOUT_S = 3.0
 LONGEST_BACKOFF_S = 5.0
@@ -128,9 +133,7 @@ class ChildEngine(ABC):
         inner = {**asked, "return_token_ids": True, "stream": True}
         reply = await self.generate(EngineRequest(inner, request.request_id, request.timeout_s))
         if reply.status != 200:
-            for chunk in stream_error(reply.body):
-                yield chunk
-            return
+            raise EngineRefusedStream(f"the engine answered with {reply.status}", reply)
         content = orjson.loads(reply.body)
         for chunk in stream_reply(content, await self.spellings(), asked):
             yield chunk

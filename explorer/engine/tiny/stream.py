@@ -21,12 +21,6 @@ def event(content: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
-def stream_error(body: bytes) -> Iterator[bytes]:
-    """A refusal after the headers are out."""
-    yield b"data: " + body + b"\n\n"
-    yield DONE
-
-
 def stream_reply(
     reply: Mapping[str, Any], tokenizer: Spellings, asked: Mapping[str, Any]
 ) -> Iterator[bytes]:
