@@ -259,10 +259,12 @@ def list_rollouts(query: str, as_json: bool, **flags: Any) -> None:
         verdict = "not judged"
         if judged:
             verdict = "trainable" if judged["trainable"] else "not trainable"
-        click.echo(
+        line = (
             f"{row['rollout_id']}  {row['run']:<12} {row['task'] or '-':<14} "
             f"{row['status']:<7} reward {reward:<5} {row['n_calls']:>3} calls  {verdict}"
         )
+        # A name may hold what a terminal would obey.
+        click.echo("".join(letter if letter.isprintable() else "?" for letter in line))
     click.echo(f"{len(page['rollouts'])} of {page['total']}")
 
 

@@ -64,8 +64,10 @@ def request(flags: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[Sett
 
 
 def say(text: str) -> None:
-    """One line to the person."""
-    click.echo(f"[rollout-explorer] {text}", err=True)
+    """One line to the person, without what a terminal would obey: some of it was written by
+    a harness or an engine."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
+    click.echo(f"[rollout-explorer] {plain}", err=True)
 
 
 def private_settings(settings: Settings) -> Settings:

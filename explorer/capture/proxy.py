@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from explorer.capture import events as ev
 from explorer.capture.answers import Answers, Outgoing
@@ -27,7 +27,7 @@ from explorer.capture.credentials import (
 )
 from explorer.capture.desk import Desk, LiveRollout
 from explorer.capture.draft import Draft
-from explorer.capture.driver import Driver, Send, Surroundings, start_message
+from explorer.capture.driver import HEAVY_BYTES, Driver, Send, Surroundings, start_message
 from explorer.capture.exchange import CallContext
 from explorer.capture.ids import new_call_id, now_us
 from explorer.capture.recall import earlier_calls
@@ -54,6 +54,7 @@ from explorer.wire import chat, google
 from explorer.wire.protocol import PLAIN
 from explorer.wire.routes import ROUTES_IN_WORDS, Action, Route, find_route, wire_at
 
+T = TypeVar("T")
 Headers = tuple[tuple[str, str], ...]
 # A rollout keeps at most so many requests at addresses that are no routes.
 _MOST_STRAYS = 20
@@ -221,12 +222,14 @@ class CaptureProxy:
         live = await self._desk.find(capture_keys(scope))
         with self._room():
             raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
-            request = route.wire.parse_request(raw, route.target, None)
+            request = await _aside(raw, route.wire.parse_request, raw, route.target, None)
             if request.recall:
                 earlier = await asyncio.to_thread(
                     earlier_calls, self._store, live.rollout.rollout_id, request.recall
                 )
-                request = route.wire.parse_request(raw, route.target, earlier)
+                request = await _aside(
+                    raw, route.wire.parse_request, raw, route.target, earlier
+                )
             shaped = shape(request, self._plan(live))
             tokens = len(await self._engine.tokenize(shaped.body))
         await send_whole(send, Outgoing(200, route.wire.count_reply(tokens)))
@@ -246,7 +249,8 @@ class CaptureProxy:
             evidence = evidence_in(headers)
             if evidence is not None:
                 address = f"{scope['path']} {route.target.sse}"
-                attempt = _attempt(call_id, evidence, raw, address)
+                digest = await _aside(raw, canonical_digest, raw)
+                attempt = _attempt(call_id, evidence, digest, address)
                 earlier = live.retries.find(evidence, attempt)
                 if earlier is not None and await self._replayed(live, earlier, send):
                     return
@@ -352,13 +356,21 @@ class CaptureProxy:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
 
 
-def _attempt(call_id: CallId, evidence: Evidence, raw: bytes, path: str) -> Attempt:
+async def _aside(raw: bytes, work: Callable[..., T], *given: Any) -> T:
+    """`work` on what was `given`, in a thread where the body is so large that it would hold
+    up every other call."""
+    if len(raw) > HEAVY_BYTES:
+        return await asyncio.to_thread(work, *given)
+    return work(*given)
+
+
+def _attempt(call_id: CallId, evidence: Evidence, digest: bytes, path: str) -> Attempt:
     answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
     return Attempt(
         call_id,
         evidence.key,
         evidence.retries,
-        canonical_digest(raw),
+        digest,
         path,
         now_us(),
         answer,

@@ -23,13 +23,15 @@ from explorer.wire.neutral import Earlier
 def earlier_calls(
     store: Store, rollout_id: RolloutId, call_ids: Iterable[str]
 ) -> dict[str, Earlier]:
-    """What was asked and answered in those calls of this rollout; others are left out: a
-    key opens its own rollout only. Blocks."""
+    """What was asked and answered in those calls of this rollout, up to the first that is
+    none of it: a key opens its own rollout only, and one missing call refuses the request,
+    which may name a great many. Blocks."""
     found = {}
     for call_id in call_ids:
         earlier = _earlier(store, rollout_id, CallId(call_id))
-        if earlier is not None:
-            found[call_id] = earlier
+        if earlier is None:
+            break
+        found[call_id] = earlier
     return found
 
 

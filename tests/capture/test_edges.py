@@ -207,3 +207,17 @@ def test_a_call_at_the_text_level_is_one_whatever_came_back() -> None:
     assert exchange.call is not None
     assert exchange.call.submitted_sampling["top_p"] == 0.5
     assert exchange.call.capture_level is CaptureLevel.TEXT
+
+
+def test_one_missing_reply_ends_the_search_for_thousands(live: Live) -> None:
+    """Each is looked for in the store, so a request could keep it busy for minutes."""
+    _, key = live.create()
+    items = [
+        {"type": "item_reference", "id": f"msg_00000000-0000-7000-8000-{place:012x}"}
+        for place in range(20_000)
+    ]
+    began = time.monotonic()
+    answer = post(live, "/v1/responses", key, {"input": items})
+    assert answer.status_code == 400
+    assert "not found" in answer.json()["error"]["message"]
+    assert time.monotonic() - began < 5
