@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_TOOL = re.compile(r"call_([0-9a-f]{32})_(\d{1,4})")
+_TOOL = re.compile(r"call_([0-9a-f]{32})_([0-9]{1,4})")
 _ITEM = re.compile(
     r"(?:msg|rs|fc|ct|resp)_([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
-    r"(?:_\d{1,4})?"
+    r"(?:_[0-9]{1,4})?"
 )
 
 
