@@ -26,6 +26,11 @@ FINAL_TURN_TEXT = "The budget of this session is spent. Stopping here."
 _MADE = (CallStatus.COMMITTED, CallStatus.ABORTED)
 
 
+def _made(call: Call) -> bool:
+    """Also where it broke off a stream of which something had been read."""
+    return call.status in _MADE or bool(call.completion_len)
+
+
 @dataclass(slots=True)
 class Reservation:
     """What one call has set aside; `max_tokens` is the cap to send, None where no budget
@@ -58,7 +63,7 @@ class Ledger:
         self._calls = self._output = self._total = 0
         self._open: list[Reservation] = []
         for call in calls:
-            if call.status in _MADE:
+            if _made(call):
                 self._add(call)
 
     @property
@@ -143,7 +148,7 @@ class Ledger:
         """Replaces a reservation by what the call really took."""
         with self._lock:
             self._drop(reservation)
-            if call.status in _MADE:
+            if _made(call):
                 self._add(call, reservation.prompt)
 
     def _drop(self, reservation: Reservation) -> None:

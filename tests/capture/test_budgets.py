@@ -77,6 +77,19 @@ def test_output_tokens_are_capped_to_what_is_left() -> None:
         ledger.reserve(TIME, 0, 1)
 
 
+def test_a_stream_that_broke_off_was_worked_for() -> None:
+    broken = ended(9, 40, CallStatus.FAILED)
+    ledger = Ledger({"calls": 2, "output_tokens": 100})
+    ledger.settle(ledger.reserve(TIME, 0, None), broken)
+    second = ledger.reserve(TIME, 0, None)
+    assert second.max_tokens == 60
+    ledger.settle(second, ended(9, 1))
+    with pytest.raises(BudgetSpent, match="2 model calls"):
+        ledger.reserve(TIME, 0, None)
+    # It counts after a restart as well.
+    assert Ledger({"output_tokens": 100}, 0, [broken]).reserve(TIME, 0, None).max_tokens == 60
+
+
 def test_total_tokens_count_prompts_too() -> None:
     ledger = Ledger({"total_tokens": 100})
     assert ledger.counts_prompts
@@ -105,7 +118,7 @@ def test_wall_time_ends_and_shortens_calls() -> None:
 
 
 def test_what_was_spent_before_a_restart_is_spent() -> None:
-    calls = [ended(10, 20), ended(10, 5, CallStatus.FAILED), ended(30, 7, CallStatus.ABORTED)]
+    calls = [ended(10, 20), ended(10, 0, CallStatus.FAILED), ended(30, 7, CallStatus.ABORTED)]
     with pytest.raises(BudgetSpent):
         Ledger({"calls": 2}, TIME, calls).reserve(TIME, 0, None)
     assert Ledger({"output_tokens": 30}, TIME, calls).reserve(TIME, 0, None).max_tokens == 3
