@@ -75,6 +75,7 @@ class Application:
                 hold_s=settings.status_hold_s,
                 keepalive_s=settings.keepalive_s,
                 top_logprobs=settings.top_logprobs,
+                body_timeout_s=settings.body_timeout_s,
                 one_system=settings.one_system,
                 unary_keepalive=settings.unary_keepalive,
                 harmless=frozenset(settings.harmless_fields),

@@ -16,6 +16,7 @@
         EngineUnavailable  502  no connection, or the engine died
         EngineTimeout      504  no reply in time
         EngineMalformed    502  a reply that cannot be read
+      BodyTooSlow          408  a request body that did not arrive in time
       EngineCannotCount    501  the engine has no tokenizer route
       CapacityReached      429  try again later
       StoreFailed          503  the record could not be made durable
@@ -81,6 +82,12 @@ class InvalidValue(RequestRefused):
 class BodyTooLarge(RequestRefused):
     status = 413
     code = "body_too_large"
+
+
+class BodyTooSlow(ExplorerError):
+    status = 408
+    code = "body_too_slow"
+    retryable = True
 
 
 class UnsupportedEncoding(RequestRefused):

@@ -97,6 +97,9 @@ class Settings(BaseSettings):
         ge=1024,
         description="Largest request body, after decompression (bytes).",
     )
+    body_timeout_s: float = Field(
+        300.0, gt=0, description="Longest wait for a whole request body (seconds)."
+    )
     max_in_flight: int = Field(
         1024, ge=1, description="Calls at the engine at once; above this callers get 429."
     )

@@ -50,6 +50,7 @@ ERROR_MEANINGS = {
     "BadRequest": "The body of a wire request is not a valid request.",
     "InvalidValue": "A field, filter or parameter cannot be used; the message names it.",
     "BodyTooLarge": "The body is larger than a named setting allows.",
+    "BodyTooSlow": "The request body did not arrive within a named setting.",
     "UnsupportedEncoding": "The body is encoded in a way the server does not read.",
     "NotFound": "There is no such object or route.",
     "RolloutOpen": "The rollout must be closed first.",

@@ -6,15 +6,17 @@ Must not know: what is in the body.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from explorer.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
+from explorer.errors import BadRequest, BodyTooLarge, BodyTooSlow, UnsupportedEncoding
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 SETTING = "ROLLOUT_EXPLORER_MAX_BODY_BYTES"
+TIMEOUT_SETTING = "ROLLOUT_EXPLORER_BODY_TIMEOUT_S"
 
 
 class ClientDisconnected(Exception):
@@ -22,11 +24,15 @@ class ClientDisconnected(Exception):
 
 
 async def read_body(
-    receive: Receive, headers: Iterable[tuple[bytes, bytes]], limit_bytes: int
+    receive: Receive,
+    headers: Iterable[tuple[bytes, bytes]],
+    limit_bytes: int,
+    timeout_s: float | None = None,
 ) -> bytes:
     """The decoded body.
 
     Raises:
+        BodyTooSlow: not whole within `timeout_s` seconds; names the setting.
         BodyTooLarge: over `limit_bytes` before or after decompression; names the setting.
         UnsupportedEncoding: a content-encoding other than gzip, deflate or identity.
         BadRequest: the compressed data is broken.
@@ -40,8 +46,18 @@ async def read_body(
             raise _too_large(limit_bytes)
     chunks: list[bytes] = []
     size = 0
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_s is None else loop.time() + timeout_s
     while True:
-        message = await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError as error:
+            raise BodyTooSlow(
+                f"the request body was not whole within {timeout_s:g} s; raise "
+                f"{TIMEOUT_SETTING} to wait longer",
+                setting=TIMEOUT_SETTING,
+            ) from error
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         chunk = message.get("body", b"")
@@ -64,16 +80,22 @@ def decode(raw: bytes, encoding: str, limit_bytes: int) -> bytes:
         raise UnsupportedEncoding(
             f"content-encoding {encoding!r} is not supported; send gzip, deflate or none"
         )
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        data = inflater.decompress(raw, limit_bytes + 1)
-    except zlib.error as error:
-        raise BadRequest(f"the body is not valid {encoding}: {error}") from error
-    if len(data) > limit_bytes:
-        raise _too_large(limit_bytes)
-    if not inflater.eof:
-        raise BadRequest(f"the {encoding} body is cut short")
-    return data
+    parts: list[bytes] = []
+    left = limit_bytes
+    while raw or not parts:  # gzip data may stand one after the other
+        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        try:
+            part = inflater.decompress(raw, left + 1)
+        except zlib.error as error:
+            raise BadRequest(f"the body is not valid {encoding}: {error}") from error
+        left -= len(part)
+        if left < 0:
+            raise _too_large(limit_bytes)
+        if not inflater.eof:
+            raise BadRequest(f"the {encoding} body is cut short")
+        parts.append(part)
+        raw = inflater.unused_data
+    return b"".join(parts)
 
 
 def _too_large(limit_bytes: int) -> BodyTooLarge:

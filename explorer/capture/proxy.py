@@ -70,6 +70,7 @@ class ProxyOptions:
     hold_s: float
     keepalive_s: float
     top_logprobs: int
+    body_timeout_s: float = 300.0
     one_system: bool = False
     unary_keepalive: bool = False
     harmless: frozenset[str] = frozenset()
@@ -221,7 +222,7 @@ class CaptureProxy:
         """How long a prompt is, by the engine's own tokenizer; nothing is recorded."""
         live = await self._desk.find(capture_keys(scope))
         with self._room():
-            raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
+            raw = await self._body(scope, receive)
             request = await _aside(raw, route.wire.parse_request, raw, route.target, None)
             if request.recall:
                 earlier = await asyncio.to_thread(
@@ -234,12 +235,18 @@ class CaptureProxy:
             tokens = len(await self._engine.tokenize(shaped.body))
         await send_whole(send, Outgoing(200, route.wire.count_reply(tokens)))
 
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        options = self._options
+        return await read_body(
+            receive, scope["headers"], options.max_body_bytes, options.body_timeout_s
+        )
+
     async def _call(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         # The key is looked up before a byte of the body is read.
         live = await self._desk.find(capture_keys(scope))
         self._check_open(live)
         with self._room():
-            raw = await read_body(receive, scope["headers"], self._options.max_body_bytes)
+            raw = await self._body(scope, receive)
             # While it came, the rollout may have been closed, or left memory.
             self._check_open(live)
             live = await self._desk.live(live.rollout.rollout_id)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from explorer.capture.body import ClientDisconnected, decode, read_body
-from explorer.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
+from explorer.errors import BadRequest, BodyTooLarge, BodyTooSlow, UnsupportedEncoding
 
 LIMIT = 100_000
 
@@ -44,6 +44,26 @@ def test_compressed_bodies_are_taken(encoding: str) -> None:
     raw = b'{"a":1}' * 100
     packed = zlib.compress(raw) if encoding == "deflate" else gzip.compress(raw)
     assert read([packed], [(b"content-encoding", encoding.encode())]) == raw
+
+
+def test_gzip_data_one_after_the_other_is_one_body() -> None:
+    packed = gzip.compress(b"one ") + gzip.compress(b"two")
+    assert decode(packed, "gzip", LIMIT) == b"one two"
+    with pytest.raises(BadRequest, match="not valid gzip"):
+        decode(packed + b"rest", "gzip", LIMIT)
+    with pytest.raises(BodyTooLarge):
+        decode(gzip.compress(b"x" * LIMIT) + gzip.compress(b"y"), "gzip", LIMIT)
+    with pytest.raises(BadRequest, match="cut short"):
+        decode(b"", "gzip", LIMIT)
+
+
+def test_a_body_that_does_not_come_ends_in_words() -> None:
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
+
+    with pytest.raises(BodyTooSlow, match="ROLLOUT_EXPLORER_BODY_TIMEOUT_S"):
+        asyncio.run(read_body(receive, [], LIMIT, 0.05))
 
 
 def test_enc_02_a_bomb_is_stopped_at_the_limit() -> None:
