@@ -157,3 +157,10 @@ def test_about_three_characters_a_token(prompts: PromptMaker) -> None:
     code = "def add(self, name):\n    if name is None:\n        return self._names.get(name)\n"
     for text in (english, code):
         assert len(text) / len(prompts.tokenizer.encode(text)) > 2.6
+
+
+@pytest.mark.parametrize("value", [[1], "x", 7, True])
+def test_template_variables_must_be_an_object(value: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": value}
+    with pytest.raises(BadRequest, match="must be an object"):
+        ChatTemplate.read(SHIPPED).render(body)

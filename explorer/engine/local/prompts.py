@@ -94,6 +94,8 @@ class LocalPrompts:
         from jinja2 import TemplateError
 
         more = body.get("chat_template_kwargs") or {}
+        if not isinstance(more, Mapping):
+            raise BadRequest("`chat_template_kwargs` must be an object")
         taken = sorted(self._reserved & set(more))
         if taken:
             raise BadRequest(

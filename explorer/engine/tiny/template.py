@@ -46,12 +46,15 @@ class ChatTemplate:
     def render(self, body: Mapping[str, Any]) -> str:
         """The prompt text of a chat body. Raises BadRequest when the messages do not fit."""
         messages: Sequence[Mapping[str, Any]] = [joined(m) for m in body["messages"]]
+        more = body.get("chat_template_kwargs") or {}
+        if not isinstance(more, Mapping):
+            raise BadRequest("`chat_template_kwargs` must be an object")
         continued = bool(body.get("continue_final_message"))
         variables = {
             "tools": body.get("tools") or None,
             "documents": body.get("documents"),
             "add_generation_prompt": bool(body.get("add_generation_prompt", True)),
-            **(body.get("chat_template_kwargs") or {}),
+            **more,
         }
         try:
             text = self._template.render(messages=messages, **variables)
