@@ -195,9 +195,10 @@ def parse_profile(document: Mapping[str, Any], where: str) -> Profile:
     reader = _Reader(document, where)
     wires = reader.wires("wires")
     env, wire_env = _environment(reader, wires)
+    name = reader.text("name")
     profile = Profile(
-        name=reader.text("name"),
-        title=reader.text("title"),
+        name=name,
+        title=reader.text("title", name),
         wires=wires,
         commands=reader.texts("commands"),
         env=env,
@@ -206,7 +207,7 @@ def parse_profile(document: Mapping[str, Any], where: str) -> Profile:
         words=_words(reader, wires),
         files=tuple(_file(inner, wires) for inner in reader.tables("files")),
         arguments=tuple(_arguments(inner) for inner in reader.tables("arguments")),
-        example=reader.text("example"),
+        example=reader.text("example", f"{name} …"),
         version=reader.texts("version"),
         package=reader.text("package", ""),
         needs=reader.text("needs", ""),

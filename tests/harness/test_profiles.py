@@ -228,7 +228,7 @@ def test_masked_leaves_no_key() -> None:
     [
         ({"wires": ["smoke"]}, "'smoke'"),
         ({"wires": []}, "at least one wire"),
-        ({"title": ""}, "`title`"),
+        ({"name": ""}, "`name`"),
         ({"title": 3}, "`title`"),
         ({"colour": "red"}, "`colour` is no key"),
         ({"env": {"A B": "x"}}, "`env.A B`"),
