@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ from explorer.records import (
     Certificate,
     Finding,
     LogprobArray,
+    MaskReason,
 )
 from explorer.store.interface import (
     RolloutState,
@@ -79,8 +81,19 @@ def verdict_json(judged: Judged) -> dict[str, Any]:
         "notices": list(judgement.notices),
         "supervised_tokens": judgement.supervised_tokens,
         "generated_tokens": judgement.generated_tokens,
+        "masked_tokens": masked_tokens(judged),
         "inputs_sha256": judgement.inputs_sha256,
     }
+
+
+def masked_tokens(judged: Judged) -> dict[str, int]:
+    """Sampled tokens that do not train, counted by reason, the most frequent first."""
+    found: Counter[str] = Counter()
+    for mask in judged.judgement.masks.values():
+        for span in mask.completion:
+            if span.reason is not MaskReason.SAMPLED:
+                found[span.reason.value] += span.end - span.start
+    return dict(found.most_common())
 
 
 def rollout_json(judged: Judged, state: RolloutState | None) -> dict[str, Any]:

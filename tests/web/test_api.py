@@ -487,3 +487,13 @@ def test_a_restart_keeps_keys_sequences_and_parents(tmp_path: Any) -> None:
         one, two = live.calls(rollout)
     assert [one["sequence"], two["sequence"]] == [0, 1]
     assert two["stored_parent_id"] == one["call_id"]
+
+
+def test_masked_tokens_and_trained_ones_are_all_that_was_sampled(live: Live) -> None:
+    rollout, key = live.create()
+    live.chat(key, messages=[{"role": "user", "content": "hi"}])
+    live.api("POST", f"/api/v1/rollouts/{rollout}/close", {})
+    verdict = live.api("GET", f"/api/v1/rollouts/{rollout}")["verdict"]
+    assert sum(verdict["masked_tokens"].values()) > 0
+    total = verdict["supervised_tokens"] + sum(verdict["masked_tokens"].values())
+    assert total == verdict["generated_tokens"]
