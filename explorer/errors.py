@@ -17,7 +17,6 @@
         EngineTimeout      504  no reply in time
         EngineMalformed    502  a reply that cannot be read
       BodyTooSlow          408  a request body that did not arrive in time
-      EngineCannotCount    501  the engine has no tokenizer route
       CapacityReached      429  try again later
       StoreFailed          503  the record could not be made durable
         StoreLocked             the file is in use by another process
@@ -157,13 +156,6 @@ class EngineRefusedStream(UpstreamFailed):
     def __init__(self, message: str, reply: Any) -> None:
         super().__init__(message)
         self.reply = reply
-
-
-class EngineCannotCount(ExplorerError):
-    """The engine has no way to count the tokens of a prompt."""
-
-    status = 501
-    code = "count_unavailable"
 
 
 class CapacityReached(ExplorerError):

@@ -24,7 +24,6 @@ from explorer.capture.recall import earlier_calls
 from explorer.capture.retries import Answer, Attempt
 from explorer.engine.protocol import Engine, EngineRequest
 from explorer.errors import (
-    EngineCannotCount,
     EngineRefusedStream,
     EngineTimeout,
     StoreFailed,
@@ -212,7 +211,7 @@ class Driver:
     async def _count(self, body: dict[str, Any]) -> None:
         try:
             tokens = len(await self._around.engine.tokenize(body))
-        except (UpstreamFailed, EngineCannotCount):
+        except UpstreamFailed:
             tokens = len(repr(body)) // _BYTES_PER_TOKEN
         self.push(ev.Counted(now_us(), tokens))
 

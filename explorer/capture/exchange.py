@@ -416,7 +416,7 @@ class Exchange:
             return []
         spent = self.context.ledger.out_of_time()
         if self._live is not None:
-            self._keep_partial(time_us, FailureKind.BUDGET, spent.message)
+            self._keep_partial(time_us)
         self._pending = self._answers.of(spent)
         status = self._pending.status
         call = self._draft.failed(time_us, FailureKind.BUDGET, spent.message, status)
@@ -426,13 +426,13 @@ class Exchange:
         if self.state is not State.ASKING:
             return []
         if self._live is not None:
-            self._keep_partial(time_us, kind, detail)
+            self._keep_partial(time_us)
             kind = FailureKind.FAILED_MIDSTREAM if self._live.shown else kind
         self._pending = self._answers.broken(failure_status(kind), kind.value, detail)
         status = self._pending.status
         return self._commit(self._draft.failed(time_us, kind, detail, status))
 
-    def _keep_partial(self, time_us: int, kind: FailureKind, detail: str) -> None:
+    def _keep_partial(self, time_us: int) -> None:
         """What a broken stream had given, for people."""
         assert self._live is not None
         parsed = self._live.parsed(None)
@@ -455,7 +455,7 @@ class Exchange:
         if self.state is not State.ASKING:
             return []
         if self._live is not None:
-            self._keep_partial(event.time_us, FailureKind.CLIENT_GONE, detail)
+            self._keep_partial(event.time_us)
         call = self._draft.aborted(event.time_us, FailureKind.CLIENT_GONE, detail)
         return [ev.CancelEngine(), *self._commit(call)]
 
