@@ -463,6 +463,8 @@ class Exchange:
         if self.state not in (State.ASKING, State.PREPARING):
             return []
         detail = "the server was stopped while the engine was working"
+        if self._live is not None:
+            self._keep_partial(event.time_us)
         self._pending = self._answers.broken(503, "shutdown", detail)
         call = self._draft.aborted(event.time_us, FailureKind.SHUTDOWN, detail)
         return [ev.CancelEngine(), *self._commit(call)]

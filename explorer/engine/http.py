@@ -309,7 +309,16 @@ class HttpEngine:
                 return tuple(body["prompt"])
             fields: tuple[str, ...] = ("prompt", "add_special_tokens")
         else:
-            fields = ("messages", "tools")
+            # All that shapes the prompt: an answer to another prompt would be no count of it.
+            fields = (
+                "messages",
+                "tools",
+                "add_generation_prompt",
+                "continue_final_message",
+                "add_special_tokens",
+                "chat_template",
+                "chat_template_kwargs",
+            )
         asked = {key: body[key] for key in fields if body.get(key) is not None}
         answer = await self._json("POST", "/tokenize", asked | {"model": self.model})
         tokens = answer.get("tokens") if isinstance(answer, dict) else None

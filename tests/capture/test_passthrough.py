@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -196,6 +197,28 @@ def test_dis_01_a_client_that_leaves_mid_stream_cancels_the_engine(live: Live) -
         time.sleep(0.05)
     (call,) = live.calls(rollout)
     assert (call["status"], call["failure_kind"]) == ("aborted", "client_gone")
+
+
+def test_what_a_stopped_server_had_passed_on_is_on_record(tmp_path: Path) -> None:
+    path = tmp_path / "store.duckdb"
+    with serving(ScriptedEngine(SCRIPT), path) as live:
+        rollout, key = live.create(streaming="passthrough")
+        url, headers = live.url + "/v1/chat/completions", {"authorization": f"Bearer {key}"}
+        said = [{"role": "user", "content": "long please"}]
+        body = {"model": "m", "stream": True, "messages": said}
+        with httpx.stream("POST", url, json=body, headers=headers, timeout=30) as response:
+            lines = response.iter_lines()
+            assert any('"content":"Hel' in line or '"content":"H"' in line for line in lines)
+            application = live.application
+            asyncio.run_coroutine_threadsafe(application.proxy.stop(), live.loop).result(20)
+        (call,) = live.calls(rollout)
+        assert (call["status"], call["failure_kind"]) == ("aborted", "shutdown")
+        assert call["completion_len"] > 0
+        raw = httpx.get(
+            f"{live.url}/api/v1/rollouts/{rollout}/raw/{call['call_id']}?kind=reply",
+            headers={"authorization": f"Bearer {live.token}"},
+        )
+        assert raw.content.startswith(b"data: ")
 
 
 def test_a_live_stream_of_the_built_in_engine_trains(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class FakeVllm:
         if path == "/version":
             return 200, b'{"version":"0.32.0"}'
         if path == "/tokenize":
+            self.seen.append({"body": orjson.loads(raw), "headers": headers})
             return 200, b'{"tokens":[1,2,3],"count":3}'
         body = orjson.loads(raw)
         self.seen.append({"body": body, "headers": headers})
@@ -237,6 +238,16 @@ def test_facts_and_tokenize(fake: tuple[str, FakeVllm]) -> None:
         assert facts.max_model_len == 1024
         assert await engine.tokenize({"messages": []}) == (1, 2, 3)
         assert await engine.vocabulary() == ()
+        # All that shapes the prompt is asked with it, and nothing of the sampling.
+        shaping = {
+            "messages": [],
+            "tools": [{"type": "function"}],
+            "add_generation_prompt": False,
+            "continue_final_message": True,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+        await engine.tokenize(shaping | {"temperature": 1.0, "max_tokens": 5})
+        assert fake[1].seen[-1]["body"] == shaping | {"model": "tiny"}
 
     asyncio.run(with_engine(fake[0], work))
 

@@ -216,7 +216,12 @@ def test_plain_completions_and_counting(live: Live) -> None:
         said: Any = [{"role": "user", "content": ASKED}]
         counted = claude.messages.count_tokens(model="tiny", messages=said).input_tokens
         sent = claude.messages.create(model="tiny", max_tokens=5, messages=said)
+        # A last turn of the assistant is gone on with, so its prompt ends in another way.
+        said += [{"role": "assistant", "content": "The weather"}]
+        begun = claude.messages.count_tokens(model="tiny", messages=said).input_tokens
+        went_on = claude.messages.create(model="tiny", max_tokens=5, messages=said)
     assert counted == sent.usage.input_tokens + (sent.usage.cache_read_input_tokens or 0)
+    assert begun == went_on.usage.input_tokens + (went_on.usage.cache_read_input_tokens or 0)
 
 
 def test_a_prompt_that_is_too_long_is_told_in_each_wires_words(live: Live) -> None:
