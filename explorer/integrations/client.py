@@ -16,12 +16,34 @@ from explorer.errors import ExplorerError
 
 
 class ApiError(ExplorerError):
-    """The server refused; `code` and `status` are its own."""
+    """The server refused; `code`, `status` and details are its own."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, details: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.http_status = status
         self.api_code = code
+        self.details = details or {}
+
+    @classmethod
+    def read(cls, status: int, raw: bytes) -> ApiError:
+        """From the body of a refusal, whatever it is."""
+        try:
+            error = orjson.loads(raw)["error"]
+            code, message = str(error["code"]), str(error["message"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return cls(status, f"http_{status}", raw[:300].decode("utf-8", "replace"))
+        details = error.get("details")
+        return cls(status, code, message, details if isinstance(details, dict) else None)
+
+    @property
+    def reasons(self) -> list[dict[str, Any]]:
+        """The verdict's reasons, where the refusal is about training."""
+        found = self.details.get("reasons")
+        if not isinstance(found, list):
+            return []
+        return [reason for reason in found if isinstance(reason, dict)]
 
 
 class ExplorerClient:
@@ -67,8 +89,7 @@ class ExplorerClient:
         ) as response:
             raw = await response.read()
             if response.status >= 400:
-                code, message = _error(raw, response.status)
-                raise ApiError(response.status, code, message)
+                raise ApiError.read(response.status, raw)
             return orjson.loads(raw) if raw else None
 
     async def create_rollout(self, **wanted: Any) -> dict[str, Any]:
@@ -104,11 +125,3 @@ class ExplorerClient:
         path = "/api/v1/rollouts" + (f"?{query}" if query else "")
         answer: dict[str, Any] = await self.request("GET", path)
         return answer
-
-
-def _error(raw: bytes, status: int) -> tuple[str, str]:
-    try:
-        error = orjson.loads(raw)["error"]
-        return str(error["code"]), str(error["message"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return f"http_{status}", raw[:300].decode("utf-8", "replace")

@@ -1,0 +1,239 @@
+"""`rollout_func` for TRL's `GRPOTrainer`: agents run through our proxy, or rollouts replayed.
+
+Owns: which rollout belongs to which prompt of the trainer's batch.
+Must not know: torch; it is given a trainer and returns lists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from explorer.errors import ConfigurationError
+from explorer.integrations.attempts import (
+    Agent,
+    Attempt,
+    Ended,
+    Endpoint,
+    checked_reward,
+    perform,
+    task_name,
+    task_text,
+)
+from explorer.integrations.blocking import ExplorerServer, TraceRefused
+from explorer.integrations.contract import read_trace
+from explorer.integrations.trl.batch import Captured, RowOptions, check_trainer, make_batch
+
+logger = logging.getLogger(__name__)
+
+
+def calling(function: Callable[[Any, Endpoint], float | None]) -> Agent:
+    """An agent that is a function: it is given a prompt and where to send its model calls,
+    and returns the reward, or None when there is none."""
+
+    def agent(attempt: Attempt) -> Ended:
+        return Ended(reward=checked_reward(function(attempt.task, attempt.endpoint)))
+
+    return agent
+
+
+@dataclass(frozen=True)
+class LiveRollouts:
+    """A `rollout_func` that runs an agent once for each prompt of a batch.
+
+    Every prompt arrives `num_generations` times in a row; each gets a fresh rollout, and
+    the rollouts of one prompt are a group.
+
+    Attributes:
+        agent: a `CommandAgent`, `calling(function)`, or any callable of that form.
+        run: name of the run that the rollouts are listed under.
+        at_once: how many agents run at the same time.
+        model: the name that agents send; the engine's by default.
+        sampling: fixed for every call of a rollout; the temperature is the trainer's.
+    """
+
+    server: ExplorerServer
+    agent: Agent
+    options: RowOptions = field(default_factory=RowOptions)
+    run: str = "training"
+    at_once: int = 8
+    model: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+        """One row for each prompt, in order; see `make_batch`."""
+        check_trainer(trainer, self.options)
+        attempts = self._attempts(prompts, trainer)
+        with ThreadPoolExecutor(max_workers=max(1, self.at_once)) as pool:
+            running = [
+                pool.submit(perform, self.server, self.agent, attempt) for attempt in attempts
+            ]
+            try:
+                captured = [
+                    self._captured(attempt, done)
+                    for attempt, done in zip(attempts, running, strict=True)
+                ]
+            except BaseException:
+                for attempt, done in zip(attempts, running, strict=True):
+                    attempt.stop.set()
+                    if done.cancel():
+                        self.server.close(
+                            attempt.endpoint.rollout_id, ok=False, reason="stopped"
+                        )
+                raise
+        return make_batch(captured, trainer, self.options)
+
+    def _give_up(self, attempts: list[Attempt], running: list[Future[Ended]]) -> None:
+        for attempt, done in zip(attempts, running, strict=True):
+            attempt.stop.set()
+            if done.cancel():
+                self.server.close(attempt.endpoint.rollout_id, ok=False, reason="stopped")
+
+    def _attempts(self, prompts: Sequence[Any], trainer: Any) -> list[Attempt]:
+        step = getattr(getattr(trainer, "state", None), "global_step", 0)
+        sampling = dict(self.sampling)
+        temperature = getattr(trainer, "temperature", None)
+        if isinstance(temperature, int | float):
+            sampling["temperature"] = float(temperature)
+        model = self.model or self.server.model()
+        found = []
+        rank = getattr(getattr(trainer, "accelerator", None), "process_index", 0)
+        for place, prompt in enumerate(prompts):
+            number, generation = divmod(place, group_size(trainer))
+            name = task_name(prompt)
+            wanted = {
+                "run": self.run,
+                "task": name,
+                "group": f"step {step}, {rank}.{number}: {name}"[:200].strip(),
+                "attempt": generation,
+                "sampling": sampling,
+                "harness": "trl-rollout-func",
+                "metadata": {"global_step": step},
+            }
+            endpoint = Endpoint.create(self.server, wanted, model)
+            found.append(Attempt(prompt, endpoint, seed=number))
+        return found
+
+    def _captured(self, attempt: Attempt, done: Future[Ended]) -> Captured:
+        rollout_id = attempt.endpoint.rollout_id
+        error = done.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        if error is not None:
+            logger.warning("the agent of rollout %s failed", rollout_id, exc_info=error)
+            return Captured(
+                rollout_id, problem=f"agent_failed: {type(error).__name__}: {error}"
+            )
+        return fetch(self.server, rollout_id)
+
+
+def fetch(server: ExplorerServer, rollout_id: str) -> Captured:
+    """A closed rollout's trace, or why it is refused.
+
+    Raises:
+        MalformedTrace: the server's answer breaks the contract; nothing may be trained on it.
+    """
+    try:
+        raw = server.training_trace(rollout_id, needs_reward=True)
+    except TraceRefused as refused:
+        return Captured(rollout_id, problem=f"{', '.join(refused.codes)}: {refused}")
+    return Captured(rollout_id, read_trace(raw))
+
+
+def group_size(trainer: Any) -> int:
+    """How many rows in a row belong to one prompt."""
+    training = getattr(getattr(trainer, "model", None), "training", True)
+    name = "num_generations" if training else "num_generations_eval"
+    return max(1, int(getattr(trainer, name, 1)))
+
+
+@dataclass
+class ReplayedRollouts:
+    """A `rollout_func` over rollouts that were captured before.
+
+    Offline: with `use_vllm=False`, TRL corrects nothing for the distance between the
+    policy that sampled and the one that trains; use few epochs.
+
+    Attributes:
+        groups: rollout ids by prompt.
+        passed_over: rollouts that were not taken, by why.
+    """
+
+    server: ExplorerServer
+    groups: Mapping[str, Sequence[str]]
+    options: RowOptions = field(default_factory=RowOptions)
+    passed_over: Counter[str] = field(default_factory=Counter)
+    _next: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of_run(
+        cls, server: ExplorerServer, run: str, num_generations: int, **options: Any
+    ) -> ReplayedRollouts:
+        """The trainable, rewarded rollouts of a run, by group (or task).
+
+        Groups with fewer than `num_generations` of them are passed over.
+
+        Raises:
+            ConfigurationError: no group is left.
+        """
+        found: dict[str, list[str]] = {}
+        passed: Counter[str] = Counter()
+        for row in server.rollouts(run=run):
+            name = row.get("group") or row.get("task")
+            verdict = row.get("judgement") or {}
+            if row.get("reward") is None or not name:
+                passed["no reward" if name else "no group and no task"] += 1
+            elif not verdict.get("trainable"):
+                passed["not trainable"] += 1
+            else:
+                found.setdefault(str(name), []).append(str(row["rollout_id"]))
+        whole = {name: ids for name, ids in found.items() if len(ids) >= num_generations}
+        passed["group too small"] = sum(map(len, found.values())) - sum(
+            map(len, whole.values())
+        )
+        if not whole:
+            raise ConfigurationError(
+                f"run {run!r} has no group of {num_generations} trainable, rewarded rollouts; "
+                f"passed over: {dict(+passed)}"
+            )
+        return cls(server, whole, RowOptions(**options), +passed)
+
+    def rows(self) -> list[dict[str, str]]:
+        """Rows for `datasets.Dataset.from_list`: one prompt a group."""
+        return [{"prompt": name} for name in self.groups]
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+        """The next rollouts of each prompt's group, one for each row, none twice in a batch."""
+        check_trainer(trainer, self.options)
+        self._check_groups(prompts, trainer)
+        chosen = []
+        for prompt in prompts:
+            name = task_text(prompt)
+            ids = self.groups[name]
+            chosen.append(ids[self._next[name] % len(ids)])
+            self._next[name] += 1
+        captured = [fetch(self.server, rollout_id) for rollout_id in chosen]
+        return make_batch(captured, trainer, self.options)
+
+    def _check_groups(self, prompts: Sequence[Any], trainer: Any) -> None:
+        size = group_size(trainer)
+        for name, count in Counter(map(task_text, prompts)).items():
+            ids = self.groups.get(name)
+            if ids is None:
+                raise ConfigurationError(
+                    f"no rollout was captured for {name[:80]!r}; make the dataset of `rows()`"
+                )
+            if count > len(ids):
+                raise ConfigurationError(
+                    f"{count} rows of a batch ask for {name[:80]!r}, which has {len(ids)} "
+                    "rollouts; lower `num_generations` or `generation_batch_size`"
+                )
+            if count % size:
+                raise ConfigurationError(
+                    "a group is split between processes, and would be given one rollout "
+                    "twice; make each process's batch a multiple of `num_generations`"
+                )
