@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from explorer import __version__, runfile
+from explorer import __version__, options, runfile
 from explorer.errors import ExplorerError
 from explorer.settings import Settings, load
 
@@ -46,36 +46,6 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-_store = click.option(
-    "--store", type=click.Path(path_type=Path, dir_okay=False), help="DuckDB file."
-)
-_host = click.option("--host", help="Address to listen on (default 127.0.0.1).")
-_port = click.option(
-    "--port", type=int, help="Port to listen on (default 7860; 0: a free one)."
-)
-_engine = click.option(
-    "--engine",
-    help="tiny | URL | vllm:MODEL | local:PATH_OR_HUB_ID | scripted:FILE (default tiny).",
-)
-_model = click.option("--model", help="Model name to ask the engine for.")
-
-
-_budget = click.option(
-    "--budget",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help=(
-        "Limit of the rollout: calls, output_tokens, total_tokens, wall_s, context_tokens; "
-        "or on_spent=refuse|final_turn. May be repeated."
-    ),
-)
-_streaming = click.option(
-    "--streaming",
-    type=click.Choice(["synthesised", "passthrough"]),
-    help="Whether streams are made from the whole reply (default) or passed on.",
-)
-
-
 def _private() -> None:
     """New files are this person's only: they hold prompts, replies and a token."""
     os.umask(0o077)
@@ -103,11 +73,11 @@ def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[bool]]:
 
 
 @cli.command()
-@_engine
-@_model
-@_store
-@_host
-@_port
+@options.engine
+@options.model
+@options.store
+@options.host
+@options.port
 @click.option("--tokenizer", help="Tokenizer (path or Hub id) that decodes ids for people.")
 @click.option("--top-logprobs", type=int, help="Alternatives recorded per token (0 to 20).")
 @click.option(
@@ -126,9 +96,9 @@ def serve(**flags: Any) -> None:
 
 
 @cli.command()
-@_port
-@_host
-@_store
+@options.port
+@options.host
+@options.store
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of the tasks.")
 @click.option("--attempts", type=int, default=4, show_default=True, help="Rollouts a task.")
 @click.option("--exit", "leave", is_flag=True, help="Record, then exit instead of serving.")
@@ -166,11 +136,11 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD [ARG]...")
 @click.option("--harness", metavar="PROFILE", help="Profile, or a TOML file with one.")
 @click.option("--wire", metavar="DIALECT", help="What it shall speak (default: its first).")
-@_store
-@_engine
-@_model
-@_host
-@_port
+@options.store
+@options.engine
+@options.model
+@options.host
+@options.port
 @click.option("--public-url", help="Address that the harness reaches the server by.")
 @click.option("--run", help="Name of the run it belongs to.")
 @click.option("--task", help="What is attempted.")
@@ -188,11 +158,12 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
     show_default=True,
     help="From a signal or the time-out to SIGKILL for all it started (seconds).",
 )
+@options.trajectory
 @click.option("--keep-config", is_flag=True, help="Do not remove the written files.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 @click.option("--list", "listing", is_flag=True, help="Print the profiles and exit.")
-@_budget
-@_streaming
+@options.budget
+@options.streaming
 def run(**flags: Any) -> None:
     """Run a harness under a fresh rollout, and close it when the harness ends.
 
@@ -205,14 +176,14 @@ def run(**flags: Any) -> None:
     if flags.pop("listing"):
         list_profiles(as_json=flags["as_json"])
         return
-    flags["budgets"] = _budgets(flags.pop("budget"))
-    settings, wanted = request(flags, dict(_pair(text) for text in flags.pop("meta")))
+    flags["budgets"] = options.budgets(flags.pop("budget"))
+    settings, wanted = request(flags, dict(options.pair(text) for text in flags.pop("meta")))
     sys.exit(run_harness(settings, wanted, as_json=flags["as_json"]))
 
 
 @cli.command()
-@_engine
-@_model
+@options.engine
+@options.model
 @click.option("--calibrate", is_flag=True, help="Also draw 200 tokens and test them (E).")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
@@ -242,7 +213,7 @@ def _print(value: Any) -> None:
 
 
 @rollouts.command("list")
-@_store
+@options.store
 @click.option(
     "--query", default="", help="Filters as in the page's address: run=…&trainable=yes"
 )
@@ -270,21 +241,21 @@ def list_rollouts(query: str, as_json: bool, **flags: Any) -> None:
 
 @rollouts.command("show")
 @click.argument("rollout_id")
-@_store
+@options.store
 def show_rollout(rollout_id: str, **flags: Any) -> None:
     """Status, counts and the verdict with its reasons."""
     _print(_on_server(load(**flags), lambda client: client.show(rollout_id)))
 
 
 @rollouts.command("create")
-@_store
+@options.store
 @click.option("--run", help="Name of the run it belongs to.")
 @click.option("--task", help="What is attempted.")
 @click.option("--group", help="Rollouts compared with each other.")
 @click.option("--purpose", type=click.Choice(["train", "eval"]), default="train")
 @click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
-@_budget
-@_streaming
+@options.budget
+@options.streaming
 def create_rollout(meta: tuple[str, ...], budget: tuple[str, ...], **flags: Any) -> None:
     """A new rollout; prints its id, secret key and base addresses (shown this once).
 
@@ -297,36 +268,15 @@ def create_rollout(meta: tuple[str, ...], budget: tuple[str, ...], **flags: Any)
             f"--store {settings.store}`"
         )
     wanted = {name: value for name, value in flags.items() if value is not None}
-    wanted["metadata"] = dict(_pair(text) for text in meta)
-    wanted["budgets"] = _budgets(budget)
+    wanted["metadata"] = dict(options.pair(text) for text in meta)
+    wanted["budgets"] = options.budgets(budget)
     _print(_on_server(settings, lambda client: client.create_rollout(**wanted)))
-
-
-def _pair(text: str, hint: str = "--meta") -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise click.BadParameter(f"{text!r} is not K=V", param_hint=hint)
-    return name, value
-
-
-def _budgets(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Budgets from NAME=VALUE; the server checks names and values."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, value = _pair(pair, "--budget")
-        try:
-            found[name] = value if name == "on_spent" else json.loads(value)
-        except ValueError as error:
-            raise click.BadParameter(
-                f"{pair!r}: the value must be a number", param_hint="--budget"
-            ) from error
-    return found
 
 
 @rollouts.command("reward")
 @click.argument("rollout_id")
 @click.argument("value", type=float)
-@_store
+@options.store
 def reward_rollout(rollout_id: str, value: float, **flags: Any) -> None:
     """Record a reward; the latest counts."""
     _on_server(load(**flags), lambda client: client.reward(rollout_id, value))
@@ -335,21 +285,28 @@ def reward_rollout(rollout_id: str, value: float, **flags: Any) -> None:
 
 @rollouts.command("close")
 @click.argument("rollout_id")
-@_store
+@options.store
 @click.option("--ok/--failed", default=None, help="Did the attempt end as it should?")
 @click.option("--reason", help="Why it ended.")
-def close_rollout(rollout_id: str, ok: bool | None, reason: str | None, **flags: Any) -> None:
+@options.trajectory
+def close_rollout(
+    rollout_id: str, ok: bool | None, reason: str | None, trajectory: Path | None, **flags: Any
+) -> None:
     """Seal a rollout: later calls are refused."""
-    how = {
-        name: value for name, value in {"ok": ok, "reason": reason}.items() if value is not None
-    }
+    from explorer.harness.trajectory import read_document
+
+    document = None if trajectory is None else read_document(trajectory)
+    wanted = {"ok": ok, "reason": reason, "trajectory": document}
+    how = {name: value for name, value in wanted.items() if value is not None}
     answer = _on_server(load(**flags), lambda client: client.close_rollout(rollout_id, **how))
+    if trajectory is not None:
+        click.echo(f"trajectory: {answer['trajectory']}", err=True)
     _print(answer["verdict"])
 
 
 @cli.command()
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
-@_store
+@options.store
 def backup(target: Path, **flags: Any) -> None:
     """Copy the store, consistent, also while a server has it open."""
     from explorer.reach import backup_store
@@ -358,7 +315,7 @@ def backup(target: Path, **flags: Any) -> None:
 
 
 @cli.command()
-@_store
+@options.store
 def migrate(**flags: Any) -> None:
     """Bring the store's tables to this version (a copy is kept)."""
     from explorer.store import maintenance
@@ -370,7 +327,7 @@ def migrate(**flags: Any) -> None:
 
 
 @cli.command()
-@_store
+@options.store
 def compact(**flags: Any) -> None:
     """Copy the living rollouts to a fresh file and swap it in; deleted ones are gone."""
     from explorer.store import maintenance

@@ -60,6 +60,7 @@ def request(flags: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[Sett
         ok_from_exit=flags["ok_from_exit"],
         keep_config=flags["keep_config"],
         public_url=settings.public_url,
+        trajectory=flags["trajectory"],
     )
 
 
@@ -180,4 +181,5 @@ def profile_json(profile: Profile) -> dict[str, Any]:
         "terminal_response": (
             profile.terminal_response.pattern if profile.terminal_response else None
         ),
+        "trajectory": profile.trajectory,
     }

@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,12 @@ from explorer.harness.launch import NOT_EXECUTABLE, Limits, Outcome, Signals, la
 from explorer.harness.prepare import DEFAULT_CONTEXT, Prepared, Target, masked, prepare
 from explorer.harness.profile import Profile
 from explorer.harness.stream import KEEP_BYTES
+from explorer.harness.trajectory import Found, find_document
 from explorer.harness.version import harness_version
 from explorer.integrations.client import ApiError, ExplorerClient
 
+# What a server answers to a trajectory that is none, or too large.
+_UNUSABLE = frozenset((400, 413, 422))
 _TEXT_LIMIT, _ARGUMENT_LIMIT, _ARGUMENTS_LIMIT = 200, 4000, 200
 
 
@@ -37,6 +41,7 @@ class Wanted:
         keep_config: leave the private folder where it is.
         public_url: the address that the harness reaches the server by.
         umask: of the person; -1 keeps ours.
+        trajectory: the file that the harness writes its own trajectory into, if named.
     """
 
     command: tuple[str, ...]
@@ -48,6 +53,7 @@ class Wanted:
     keep_config: bool = False
     public_url: str | None = None
     umask: int = -1
+    trajectory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class Report:
             **self.closing,
             "status": answer.get("status"),
             "counts": answer.get("counts"),
+            "trajectory": answer.get("trajectory"),
             "verdict": answer.get("verdict"),
         }
 
@@ -95,8 +102,10 @@ async def attempt(client: ExplorerClient, wanted: Wanted, signals: Signals, say:
             **wanted.create, **{name: value for name, value in fields.items() if value}
         )
         target = Target.of(made, wanted.public_url, model, context)
+        began = time.time()
         outcome = await _run(wanted, target, home, version, signals, say)
-        report = await _close(client, wanted, target, version, outcome)
+        told = await asyncio.to_thread(_trajectory, wanted, began)
+        report = await _close(client, wanted, target, version, outcome, told)
     finally:
         if not wanted.keep_config:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -156,18 +165,28 @@ def _settings(prepared: Prepared, home: Path, wanted: Wanted) -> list[str]:
     return lines
 
 
+def _trajectory(wanted: Wanted, began: float) -> Found:
+    """The harness's own trajectory; looked for only where the harness itself was run."""
+    profile = wanted.profile
+    pattern = profile.trajectory if profile.runs(wanted.command) else ""
+    return find_document(wanted.trajectory, pattern, began)
+
+
 async def _close(
     client: ExplorerClient,
     wanted: Wanted,
     target: Target,
     version: str | None,
     outcome: Outcome,
+    told: Found,
 ) -> Report:
     closing = _closing(wanted, target, version, outcome)
+    if told.problem is not None:
+        closing["trajectory_problem"] = told.problem
     answer: Mapping[str, Any] | None = None
     try:
         try:
-            answer = await client.close_rollout(target.rollout_id, **closing)
+            answer = await _close_with(client, target.rollout_id, closing, told)
         except ApiError as error:
             # Somebody else may have closed it; the run itself is over all the same.
             closing["problem"] = error.message
@@ -177,6 +196,20 @@ async def _close(
     except (aiohttp.ClientError, TimeoutError) as error:
         closing["problem"] = f"the server is gone: {error}"
     return Report(target.rollout_id, target.page, outcome.exit_code, closing, answer)
+
+
+async def _close_with(
+    client: ExplorerClient, rollout_id: str, closing: dict[str, Any], told: Found
+) -> Mapping[str, Any]:
+    """Closes with the trajectory, or without it where the server cannot use it."""
+    if told.document is not None:
+        try:
+            return await client.close_rollout(rollout_id, **closing, trajectory=told.document)
+        except ApiError as error:
+            if error.http_status not in _UNUSABLE:
+                raise
+            closing["trajectory_problem"] = _line(error.message)
+    return await client.close_rollout(rollout_id, **closing)
 
 
 def _closing(
@@ -265,6 +298,9 @@ def _say_end(report: Report, outcome: Outcome, wanted: Wanted, say: Say) -> None
             say(f"close    rollout-explorer rollouts close {report.rollout_id} --failed")
     if answer is not None:
         say(f"verdict  {_verdict(answer)}")
+        problem = report.closing.get("trajectory_problem")
+        if problem or answer.get("trajectory", "none") != "none":
+            say(f"its own trajectory: {problem or answer['trajectory']}")
         if not answer["counts"]["calls"] + answer["counts"]["open_calls"]:
             for line in _no_calls(wanted, outcome):
                 say(line)

@@ -79,6 +79,8 @@ class Profile:
         notes: what a person has to know.
         terminal_response: finds the id of the final response in standard output; the
             last match counts.
+        trajectory: where it writes a trajectory (ATIF): a pattern of file names, relative
+            to the working folder; empty when it writes none.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Profile:
     needs: str
     notes: str
     terminal_response: re.Pattern[str] | None
+    trajectory: str
 
     def environment(self, wire: str) -> dict[str, str]:
         """The variables for `wire`, placeholders and all."""
@@ -213,6 +216,7 @@ def parse_profile(document: Mapping[str, Any], where: str) -> Profile:
         needs=reader.text("needs", ""),
         notes=" ".join(reader.text("notes", "").split()),
         terminal_response=_pattern(reader),
+        trajectory=_inside(reader, "trajectory", reader.text("trajectory", "")),
     )
     reader.done()
     _check_placeholders(profile, reader)
@@ -256,9 +260,7 @@ def _words(reader: _Reader, wires: tuple[str, ...]) -> dict[str, dict[str, str]]
 
 
 def _file(reader: _Reader, wires: tuple[str, ...]) -> ConfigFile:
-    path = reader.text("path")
-    if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
-        raise reader.fail("path", "must stay inside the private folder")
+    path = _inside(reader, "path", reader.text("path"))
     kind = reader.text("format")
     if kind not in FORMATS:
         raise reader.fail("format", f"must be one of {', '.join(FORMATS)}")
@@ -266,6 +268,13 @@ def _file(reader: _Reader, wires: tuple[str, ...]) -> ConfigFile:
     chosen = reader.wires("wires", wires)
     reader.done()
     return ConfigFile(path, kind, content, chosen)
+
+
+def _inside(reader: _Reader, key: str, path: str) -> str:
+    if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
+        where = "private" if key == "path" else "working"
+        raise reader.fail(key, f"must stay inside the {where} folder")
+    return path
 
 
 def _arguments(reader: _Reader) -> Arguments:

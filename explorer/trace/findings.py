@@ -270,6 +270,85 @@ PRECEDENCE: dict[str, int] = {spec.code: place for place, spec in enumerate(_TAB
 
 _WEIGHT = {Grade.FATAL: 0, Grade.WARN: 1, Grade.INFO: 2}
 
+    # The harness's own trajectory.
+    FindingSpec(
+        "no_agent_sequence",
+        _F,
+        "The trajectory lists the agent's calls, but no call here is the agent's.",
+        "Give the agent's calls their role (recorded override).",
+    ),
+    FindingSpec(
+        "turn_mismatch",
+        _F,
+        "The trajectory and this record count other tokens: one of them is wrong.",
+        "Nobody can say which; do not train on this rollout.",
+    ),
+    FindingSpec(
+        "atif_coverage_too_low",
+        _F,
+        "The trajectory lists so few of the calls that they may agree by chance.",
+        "Give the whole trajectory, or none.",
+    ),
+    FindingSpec(
+        "atif_subagents",
+        _F,
+        "The trajectory has subagents; their calls must not get the agent's reward.",
+        "Give their calls the role subagent (recorded override).",
+    ),
+    FindingSpec(
+        "atif_ids_differ",
+        _F,
+        "The trajectory has another token id than this record.",
+        "The engine's ids are those here. If the harness only tokenised its text anew, "
+        "close without its ids. " + _EXCLUDE,
+    ),
+    FindingSpec(
+        "atif_aux_calls",
+        _W,
+        "The trajectory does not list calls that the agent made by our record.",
+        "Give them the role auxiliary (recorded override) to train on the others.",
+    ),
+    FindingSpec(
+        "atif_calls_missing",
+        _W,
+        "The trajectory lists calls that never reached the proxy.",
+        "Let the harness send every model call through the rollout's address.",
+    ),
+    FindingSpec(
+        "atif_synthetic_api_error",
+        _W,
+        "Steps that the harness wrote for failed requests were left out of the comparison.",
+    ),
+    FindingSpec(
+        "atif_partial_usage",
+        _W,
+        "The trajectory does not count every call; the counts that it has agree.",
+    ),
+    FindingSpec(
+        "atif_no_token_counts",
+        _W,
+        "The trajectory counts no sampled tokens, so only the number of calls was compared.",
+    ),
+    FindingSpec(
+        "prompt_len_mismatch", _W, "The trajectory counts a prompt's tokens otherwise."
+    ),
+    FindingSpec("atif_retries", _W, "Steps of the trajectory stand for several calls each."),
+    FindingSpec("no_atif", _I, "The trajectory that was expected is not there."),
+    FindingSpec("atif_version", _I, "A trajectory was given when the rollout was closed."),
+    FindingSpec("atif_no_agent_steps", _I, "The trajectory lists no model call."),
+    FindingSpec(
+        "atif_extra_calls", _I, "Calls that are not the agent's are not in the trajectory."
+    ),
+    FindingSpec(
+        "eval_reconcile_counts_only",
+        _I,
+        "The trajectory of this evaluation counts no tokens; calls were counted.",
+    ),
+    FindingSpec("no_turns_upstream", _I, "There is no call to compare the trajectory with."),
+    FindingSpec(
+        "proxy_budget_stops", _I, "The trajectory lists replies that the proxy itself wrote."
+    ),
+    FindingSpec("turns_match", _I, "The trajectory agrees with every call that it lists."),
 
 def make_finding(
     code: str, where: Where, detail: str = "", grade: Grade | None = None

@@ -25,6 +25,7 @@ from explorer.records import (
     RolloutRecord,
     Where,
 )
+from explorer.trace.atif import check_trajectory
 from explorer.trace.breaks import BreakCause, PrefixBreak
 from explorer.trace.findings import make_finding
 from explorer.trace.mask import CallMask, logprobs_accepted, raw_coincides
@@ -73,6 +74,7 @@ def check_rollout(decided: Decided) -> tuple[Finding, ...]:
         *_siblings(decided),
         *_ends(decided),
         *_overrides(decided),
+        *check_trajectory(decided.record, decided.tree.sequences, decided.roles, decided.masks),
     )
 
 

@@ -32,6 +32,7 @@ from explorer.store.interface import (
     RolloutSummary,
     StoreHealth,
 )
+from explorer.trace.atif import agreement
 
 
 def plain(value: Any) -> Any:
@@ -114,6 +115,7 @@ def rollout_json(judged: Judged, state: RolloutState | None) -> dict[str, Any]:
             "by_status": {status: statuses.count(status) for status in sorted(set(statuses))},
             "agent_calls": judged.judgement.n_agent_calls,
         },
+        "trajectory": agreement(judged.judgement.findings).value,
         "verdict": verdict_json(judged),
     }
 

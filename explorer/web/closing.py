@@ -1,6 +1,7 @@
 """The request that closes a rollout, and what a runner may tell in it about the run.
 
-Owns: names, types and size of these fields; they are kept as they came.
+Owns: names, types and size of these fields; they are kept as they came, but of a trajectory
+only what is compared (`explorer.trace.atif_document`).
 Must not know: routes, what is made of them.
 """
 
@@ -11,7 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from explorer.errors import InvalidValue
+import orjson
+from fastapi import Request
+
+from explorer.errors import BodyTooLarge, InvalidValue
+from explorer.trace.atif_document import MAX_BYTES, read_trajectory
+from explorer.trace.trajectory import PAYLOAD_KEY, PROBLEM_KEY
 from explorer.web.api_requests import flag, only, read_object, text
 
 CLOSING_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -30,6 +36,7 @@ CLOSING_FIELDS: dict[str, type | tuple[type, ...]] = {
     "harness": str,
     "harness_version": str,
     "wire": str,
+    PROBLEM_KEY: str,
 }
 _LIMIT = 256 * 1024
 
@@ -43,15 +50,59 @@ class Closing:
     payload: dict[str, Any] = field(default_factory=dict)
 
 
+async def closing_body(request: Request) -> bytes:
+    """The body, up to what a trajectory and the other fields may take.
+
+    Raises:
+        BodyTooLarge: it is longer.
+    """
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BYTES + _LIMIT:
+            raise BodyTooLarge(
+                f"closing takes at most {MAX_BYTES} bytes; leave out `trajectory`, or its "
+                "token ids"
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
 def read_close(raw: bytes) -> Closing:
-    """`{ok?, reason?, terminal_call_id?, terminal_response_id?, exit_code?, …}`.
+    """`{ok?, reason?, terminal_call_id?, terminal_response_id?, exit_code?, …, trajectory?}`.
+
+    Takes as long as the trajectory is large.
 
     Raises:
         InvalidValue: names the field.
     """
+    trajectory = None
+    if len(raw) > _LIMIT or b'"trajectory"' in raw:
+        # Taken out before the others are looked at one by one: it may hold millions of ids.
+        whole = _decoded(raw)
+        trajectory = whole.pop(PAYLOAD_KEY, None)
+        raw = json.dumps(whole).encode()
     body = read_object(raw)
     only(body, {"ok", "reason", *CLOSING_FIELDS})
-    return Closing(flag(body, "ok"), text(body, "reason"), _payload(body))
+    payload = _payload(body)
+    if trajectory is not None:
+        payload[PAYLOAD_KEY] = read_trajectory(trajectory).payload()
+    return Closing(flag(body, "ok"), text(body, "reason"), payload)
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    try:
+        whole = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        # Numbers that are none and lone surrogates, which harnesses write all the same.
+        try:
+            whole = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise InvalidValue(f"the body is not valid JSON: {error}") from error
+    if not isinstance(whole, dict):
+        raise InvalidValue("the body must be a JSON object")
+    return whole
 
 
 def _payload(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -276,6 +276,9 @@ class FindingsPage:
     header: Header = said("What every tab shows.")
     findings: tuple[FindingRow, ...] = said("Findings, worst first.")
     masked: tuple[tuple[str, int, str], ...] = said("Sampled tokens by mask reason.")
+    trajectory: tuple[Fact, ...] = said(
+        "The harness's own trajectory and whether it agrees, empty when none was given."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from explorer import __version__
 from explorer.export.judged import Judged
 from explorer.records import CallId, CallStatus, EventKind, Finding, MaskReason
 from explorer.store.interface import RolloutSummary
+from explorer.trace.atif import agreement
+from explorer.trace.trajectory import PAYLOAD_KEY, trajectory_of
 from explorer.web import words
 from explorer.web.calls import compact, versions_text
 from explorer.web.contexts import Frame, Measurement
@@ -173,13 +175,13 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
             fact("streaming", rollout.streaming.value),
             *facts_of(rollout.budgets),
         ),
-        ending=facts_of({k: v for k, v in told.items() if k not in _TAILS}),
+        ending=facts_of({k: v for k, v in told.items() if k not in _SHOWN_ELSEWHERE}),
         stdout_tail=safe_text(str(told.get("stdout_tail", ""))),
         stderr_tail=safe_text(str(told.get("stderr_tail", ""))),
     )
 
 
-_TAILS = ("stdout_tail", "stderr_tail")
+_SHOWN_ELSEWHERE = ("stdout_tail", "stderr_tail", PAYLOAD_KEY)
 
 
 def _told_at_close(judged: Judged) -> dict[str, Any]:
@@ -280,6 +282,22 @@ def findings_page(judged: Judged, frame: Frame, header: Header) -> FindingsPage:
         findings=tuple(finding_row(judged, item, labels) for item in judged.judgement.findings),
         masked=masked,
     )
+        trajectory=trajectory_facts(judged),
+    )
+
+
+def trajectory_facts(judged: Judged) -> tuple[Fact, ...]:
+    """What the harness's own trajectory came to, if one was given."""
+    told = trajectory_of(judged.record.events)
+    if told is None:
+        return ()
+    return (
+        fact("result", agreement(judged.judgement.findings).value),
+        fact("version", told.version),
+        fact("agent", told.agent),
+        fact("steps with a model call", str(len(told.steps))),
+        fact("subagents", str(len(told.subagents))),
+        fact("document SHA-256", told.sha256),
 
 
 def custody_page(judged: Judged, frame: Frame, header: Header) -> CustodyPage:

@@ -39,6 +39,7 @@ TOP = {
     "cli",
     "server",
     "reach",
+    "options",
     "runfile",
     "running",
     "doctor",
