@@ -20,15 +20,16 @@ from explorer.capture.proxy import CaptureProxy, ProxyOptions
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
 from explorer.export.judged import JudgedRollouts
+from explorer.policies import policy_of
 from explorer.records import (
     Certificate,
     Rollout,
 )
 from explorer.settings import Settings
 from explorer.store.interface import Store
-from explorer.trace.policy import DEFAULT_POLICY, Policy
+from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
-from explorer.web import api
+from explorer.web import api, exports
 from explorer.web.desk_access import ApiServices
 from explorer.web.services import Services
 from explorer.web.setup import mount
@@ -60,9 +61,7 @@ class Application:
             settings.model,
             interval_s=settings.probe_interval_s,
         )
-        self.policy: Policy = replace(
-            DEFAULT_POLICY, allow_uncertified=settings.allow_uncertified
-        )
+        self.policy: Policy = policy_of(settings)
         self.desk = Desk(store, settings.lineage_bytes, settings.retry_window_s)
         self.proxy = CaptureProxy(
             self.desk,
@@ -116,6 +115,7 @@ class Application:
             in_flight=lambda: self.proxy.in_flight,
         )
         app.include_router(api.router)
+        app.include_router(exports.router)
         app.include_router(api.probes)
         mount(app, services)
         return app

@@ -138,6 +138,12 @@ ROLLOUT = Table(
         Column("certificate_id", Kind.TEXT, "Certificate in force at admission."),
         _must("app_version", Kind.TEXT, "Version of the program that admitted it."),
         Column("streaming", Kind.TEXT, "How streams are served: made whole or passed on."),
+        Column(
+            "harness_config_sha256",
+            Kind.TEXT,
+            "Digest of the harness's configuration, as it was given.",
+            unit="hex",
+        ),
     ),
     ("rollout_id",),
 )

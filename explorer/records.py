@@ -150,6 +150,8 @@ class MaskReason(StrEnum):
     CONSTRAINED = "constrained"
     GREEDY = "greedy"
     TRUNCATED_POLICY = "truncated_policy"
+    STOP_POLICY = "stop_policy"
+    UNPARSED_POLICY = "unparsed_policy"
     VERSION_CROSSED = "version_crossed"
     INJECTED_BY_PROXY = "injected_by_proxy"
     OWNED_BY_OTHER_ROW = "owned_by_other_row"
@@ -211,6 +213,7 @@ class Rollout:
     purpose: Purpose = Purpose.TRAIN
     harness: str | None = None
     harness_version: str | None = None
+    harness_config_sha256: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
     budgets: dict[str, Any] = field(default_factory=dict)

@@ -78,6 +78,13 @@ class Settings(BaseSettings):
             "every verdict and export then says so."
         ),
     )
+    policy: str = Field(
+        "default",
+        description=(
+            "What may train: the name of a policy that ships (`default`, `strict`, `async`), "
+            "or a TOML file with a `name`, a `version` and the switches that differ."
+        ),
+    )
     allow_public_without_auth: bool = Field(
         False,
         description="Start on a public address although nobody has to sign in. Dangerous.",

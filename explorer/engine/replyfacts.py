@@ -110,6 +110,44 @@ def usage_counts(body: Mapping[str, Any]) -> dict[str, int | None]:
     }
 
 
+# How models begin a tool call, in the formats that engines have parsers for. Where one of
+# them is left in the text of a reply, the engine could not read what the model wrote.
+_TOOL_MARKERS = (
+    "<tool_call>",
+    "<tool_calls>",
+    "<|tool_call|>",
+    "<|tool_call>",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "<function=",
+    "<function_call>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+    "<minimax:tool_call>",
+    "<|action_start|>",
+)
+
+
+def _unread_tool_call(content: Any) -> str | None:
+    """The marker of a tool call that the engine left in the text, if there is one."""
+    if not isinstance(content, str):
+        return None
+    return next((marker for marker in _TOOL_MARKERS if marker in content), None)
+
+
+def _check_arguments(function: Mapping[str, Any], notes: list[Note]) -> None:
+    arguments = function.get("arguments")
+    name = (scalar_text(function.get("name")) or "")[:100]
+    if not isinstance(arguments, str):
+        notes.append(Note("arguments_not_string", name))
+        return
+    try:
+        orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        notes.append(Note("arguments_not_json", name))
+
+
 def check_message(message: Mapping[str, Any], finish: Any, notes: list[Note]) -> None:
     """Notes what a harness may stumble over."""
     calls = message.get("tool_calls")
@@ -119,11 +157,14 @@ def check_message(message: Mapping[str, Any], finish: Any, notes: list[Note]) ->
             notes.append(Note("duplicate_tool_call_id", "two tool calls share one id"))
         for call in calls:
             function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
-                name = scalar_text(function.get("name")) or ""
-                notes.append(Note("arguments_not_string", name[:100]))
+            if isinstance(function, dict):
+                _check_arguments(function, notes)
         if finish == "stop":
             notes.append(Note("tool_calls_with_stop", "finish_reason is stop"))
+    else:
+        marker = _unread_tool_call(message.get("content"))
+        if marker is not None:
+            notes.append(Note("tool_call_as_text", marker))
     if finish is None or finish == "":
         notes.append(Note("finish_missing", "the reply has no finish reason"))
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from explorer.records import Certificate, Grade, RolloutId, RolloutRecord
 from explorer.store.interface import JudgementRow, RolloutStatus, Store
@@ -23,13 +24,26 @@ _KEPT = 64
 _KEPT_TOKENS = 4_000_000
 
 
+class Content(NamedTuple):
+    """What is known of a document once it was made: SHA-256 in hexadecimal, and bytes."""
+
+    sha256: str
+    size: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """One rollout with its verdict; `sequences` assembles its prompts."""
+    """One rollout with its verdict.
+
+    Attributes:
+        sequences: assembles its prompts.
+        contents: by kind of document, what is known of those made from it so far.
+    """
 
     record: RolloutRecord
     judgement: Judgement
     sequences: Sequences
+    contents: dict[str, Content] = field(default_factory=dict)
 
     @property
     def stored_tokens(self) -> int:
@@ -117,7 +131,7 @@ class JudgedRollouts:
             JudgementRow(
                 rollout_id=rollout_id,
                 inputs_sha256=judgement.inputs_sha256,
-                policy=f"{self._policy().name}/{self._policy().version}",
+                policy=f"{judgement.policy.name}/{judgement.policy.version}",
                 time_us=self._now_us(),
                 trainable=judgement.trainable,
                 supervised_tokens=judgement.supervised_tokens,

@@ -36,6 +36,7 @@ __all__ = [
     "FindingSpec",
     "check_call",
     "crossed_versions",
+    "cut_by_engine",
     "null_logprobs",
     "render_markdown",
     "sentinel_logprobs",
@@ -92,6 +93,17 @@ def crossed_versions(call: Call) -> bool:
     return call.weight_version_start != call.weight_version_end or "," in named
 
 
+def cut_by_engine(call: Call) -> bool:
+    """Whether the engine ended the generation early and still gave a whole reply of it, so
+    that a policy may let what was sampled train."""
+    return (
+        call.status is CallStatus.ABORTED
+        and call.failure_kind is FailureKind.ENGINE_ABORTED
+        and call.finish_reason in ABORTS
+        and call.completion is not None
+    )
+
+
 def check_call(
     call: Call,
     *,
@@ -134,7 +146,8 @@ def _where(call: Call, span: tuple[int, int] | None, sequences: Sequences | None
 def _facts(call: Call, sequences: Sequences | None, parent: Call | None) -> Iterator[Fact]:
     if call.status is not CallStatus.COMMITTED:
         yield from _ended_badly(call)
-        return
+        if not cut_by_engine(call):
+            return
     yield from _of_ids(call, sequences)
     yield from _of_chain(call, sequences, parent)
     yield from _of_counts(call)
@@ -261,8 +274,20 @@ def _of_sampling(call: Call) -> Iterator[Fact]:
         yield "version_crossed", detail, None
 
 
+# What the notes of an unread tool call mean, in words.
+_UNREAD = {
+    "tool_call_as_text": "The text still holds {}.",
+    "arguments_not_json": "The arguments of {} are no JSON.",
+}
+
+
 def _of_notes(call: Call) -> Iterator[Fact]:
     for note in call.notes:
+        if note.code in _UNREAD:
+            # Without tools, such a text is only a text.
+            if call.n_tools:
+                yield "unparsed_tool_call", _UNREAD[note.code].format(note.detail), None
+            continue
         code = _NOTE_CODES.get(note.code, note.code)
         if code in _NOTE_AS_IS or note.code in _NOTE_CODES:
             yield code, note.detail, None

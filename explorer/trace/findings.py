@@ -186,7 +186,13 @@ _TABLE = (
     FindingSpec("no_sampled_ids", _W, "The engine sampled no token."),
     FindingSpec("truncated_turn", _W, "The output cap ended the turn, not the model."),
     FindingSpec("exceeds_max_tokens", _W, "More tokens were sampled than were asked for."),
-    FindingSpec("version_crossed", _W, "The weights changed while the call ran."),
+    FindingSpec(
+        "version_crossed",
+        _W,
+        "The weights changed while the call ran.",
+        "Exclude the call or accept its versions (recorded override), or choose a policy "
+        "whose `version_crossed` is `mask` or `train`.",
+    ),
     FindingSpec(
         "constrained_call", _I, "A grammar, bias or forced tool took part in the sampling."
     ),
@@ -195,6 +201,9 @@ _TABLE = (
     FindingSpec("ids_recovered_from_strings", _I, "Ids were read from `token_id:N` strings."),
     FindingSpec("duplicate_tool_call_id", _W, "Two tool calls of one reply share an id."),
     FindingSpec("arguments_not_string", _W, "Tool arguments came as an object, not as text."),
+    FindingSpec(
+        "unparsed_tool_call", _W, "The engine could not read a tool call that the model wrote."
+    ),
     FindingSpec("tool_calls_with_stop", _I, "Tool calls came with the finish reason `stop`."),
     FindingSpec("note", _I, "The reply parser noted something this version does not know."),
     # How a call ended.
@@ -261,15 +270,6 @@ _TABLE = (
     FindingSpec("degenerate_rollout", _W, "The agent made a single call."),
     FindingSpec("harness_exit", _W, "The harness ended with an exit code other than 0."),
     FindingSpec("override_ignored", _W, "An override names no call or span of this rollout."),
-)
-
-FINDINGS: dict[str, FindingSpec] = {spec.code: spec for spec in _TABLE}
-
-# The order in which data findings give a whole call its mask reason.
-PRECEDENCE: dict[str, int] = {spec.code: place for place, spec in enumerate(_TABLE)}
-
-_WEIGHT = {Grade.FATAL: 0, Grade.WARN: 1, Grade.INFO: 2}
-
     # The harness's own trajectory.
     FindingSpec(
         "no_agent_sequence",
@@ -349,6 +349,15 @@ _WEIGHT = {Grade.FATAL: 0, Grade.WARN: 1, Grade.INFO: 2}
         "proxy_budget_stops", _I, "The trajectory lists replies that the proxy itself wrote."
     ),
     FindingSpec("turns_match", _I, "The trajectory agrees with every call that it lists."),
+)
+
+FINDINGS: dict[str, FindingSpec] = {spec.code: spec for spec in _TABLE}
+
+# The order in which data findings give a whole call its mask reason.
+PRECEDENCE: dict[str, int] = {spec.code: place for place, spec in enumerate(_TABLE)}
+
+_WEIGHT = {Grade.FATAL: 0, Grade.WARN: 1, Grade.INFO: 2}
+
 
 def make_finding(
     code: str, where: Where, detail: str = "", grade: Grade | None = None

@@ -4,7 +4,8 @@ Owns: `hash_inputs`.
 Must not know: what is decided from the inputs.
 
 Two records with the same hash get the same verdict from the same version of the judge,
-so the hash serves as cache key and as ETag.
+so the hash serves as cache key. Only what the Capture audit carries is hashed, in the form
+in which it carries it: whoever has the audit can compute the hash again.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import numpy as np
 import orjson
 
 from explorer.records import Call, RolloutRecord
+from explorer.trace.jsontext import clean, plain_value
 from explorer.trace.policy import Policy
 
 # Raise when a rule changes, so that no cache serves an older judge's answer.
-JUDGE_VERSION = 9
+JUDGE_VERSION = 10
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 _ARRAYS = ("prompt_delta", "completion", "logprobs")
@@ -32,7 +34,8 @@ def hash_inputs(record: RolloutRecord, policy: Policy) -> str:
     """SHA-256 in hexadecimal over the calls, events, certificate, overrides and policy."""
     digest = hashlib.sha256(b"rollout-explorer-judge-%d" % JUDGE_VERSION)
     head = {
-        "rollout": asdict(record.rollout),
+        # The key's hash leaves with no export and decides nothing.
+        "rollout": asdict(record.rollout) | {"key_hash": None},
         "events": [asdict(event) for event in record.events],
         "certificate": None if record.certificate is None else asdict(record.certificate),
         "certificates": [asdict(certificate) for certificate in record.certificates],
@@ -67,12 +70,8 @@ def _plain_fields(call: Call) -> dict[str, Any]:
 
 
 def _dump(value: Any) -> bytes:
-    """JSON with sorted keys; what JSON cannot hold enters by its representation."""
+    """JSON with sorted keys, written as every export writes it."""
     try:
-        return orjson.dumps(value, default=_represent, option=_OPTIONS)
+        return orjson.dumps(value, default=plain_value, option=_OPTIONS)
     except TypeError:
-        return repr(value).encode("utf-8", "backslashreplace")
-
-
-def _represent(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else repr(value)
+        return orjson.dumps(clean(value), default=plain_value, option=_OPTIONS)

@@ -9,7 +9,7 @@ are tried in this order, and the first that holds masks the whole completion:
 
 excluded by a person, failed or aborted, injected, role, ambiguous sibling, a fault of
 the data (see `findings`), uncertified engine, constrained, greedy, version crossed,
-truncated. Then single tokens: excluded spans, sentinels.
+truncated, unparsed. Then single tokens: excluded spans, sentinels, the stop token.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from explorer.errors import RecordInconsistent
 from explorer.records import (
     Call,
     CallId,
@@ -33,9 +34,9 @@ from explorer.records import (
     Override,
     Role,
 )
-from explorer.trace.checks import crossed_versions, sentinel_logprobs
+from explorer.trace.checks import crossed_versions, cut_by_engine, sentinel_logprobs
 from explorer.trace.findings import FINDINGS, PRECEDENCE
-from explorer.trace.policy import Policy
+from explorer.trace.policy import Crossing, Policy
 from explorer.trace.roles import RoleDecision
 
 
@@ -95,6 +96,20 @@ class CallMask:
         """The spans over the call's own sampled tokens."""
         return tuple(span for span in self.own if span.start >= self.prompt_len)
 
+    def completion_bits(self) -> NDArray[np.int8]:
+        """1 where a sampled token trains; one entry per token of the completion.
+
+        Raises:
+            RecordInconsistent: a span says that a prompt token was sampled.
+        """
+        bits = np.zeros(self.length - self.prompt_len, dtype=np.int8)
+        for span in self.own:
+            if span.reason is MaskReason.SAMPLED:
+                if span.start < self.prompt_len:
+                    raise RecordInconsistent(f"call {self.call_id}: a prompt token is sampled")
+                bits[span.start - self.prompt_len : span.end - self.prompt_len] = 1
+        return bits
+
     def bits(self) -> NDArray[np.int8]:
         """1 where a token trains; one entry per token of the row."""
         bits = np.zeros(self.length, dtype=np.int8)
@@ -152,7 +167,7 @@ def mask_call(
     if reason is not None:
         completion: tuple[Span, ...] = (Span(start, start + sampled, reason),)
     else:
-        completion = _per_token(call, mine, start, sampled)
+        completion = _per_token(call, mine, start, policy)
     before = 0 if lineage.parent is None else lineage.parent.length
     kind = MaskReason.PROMPT if lineage.parent is None else MaskReason.ENVIRONMENT
     own = merge([Span(before, start, kind), *completion])
@@ -240,7 +255,8 @@ def _whole_call(
 ) -> MaskReason | None:
     if excluded(call, mine):
         return MaskReason.EXCLUDED_BY_USER
-    if call.status is not CallStatus.COMMITTED:
+    cut = policy.train_aborted and cut_by_engine(call)
+    if call.status is not CallStatus.COMMITTED and not cut:
         failed = call.status is CallStatus.FAILED
         return MaskReason.FAILED_CALL if failed else MaskReason.ABORTED
     if call.injected:
@@ -248,13 +264,17 @@ def _whole_call(
     by_role = _by_role(decision, policy)
     if by_role is not None:
         return by_role
-    by_data = _by_data(findings)
+    by_data = _by_data([item for item in findings if not (cut and item.code == _CUT)])
     if by_data is not None:
         return by_data
     proved = raw_coincides(call, certificate) or logprobs_accepted(policy, mine, certificate)
     if not proved:
         return MaskReason.UNCERTIFIED
-    return _by_sampling(call, policy, mine)
+    return _by_sampling(call, policy, mine) or _by_ending(call, policy, findings)
+
+
+# Says that the engine cut the generation short, and nothing about its data.
+_CUT = "engine_aborted"
 
 
 def _by_role(decision: RoleDecision, policy: Policy) -> MaskReason | None:
@@ -285,22 +305,44 @@ def _by_sampling(call: Call, policy: Policy, mine: Sequence[Override]) -> MaskRe
         return MaskReason.CONSTRAINED
     if call.greedy and not policy.train_greedy:
         return MaskReason.GREEDY
-    accepted = policy.train_version_crossed or any(
+    accepted = policy.version_crossed is Crossing.TRAIN or any(
         item.kind == "accept_versions" for item in mine
     )
     if crossed_versions(call) and not accepted:
         return MaskReason.VERSION_CROSSED
-    if call.finish_reason == "length" and not policy.train_truncated:
-        return MaskReason.TRUNCATED_POLICY
     return None
 
 
+def _by_ending(call: Call, policy: Policy, findings: Sequence[Finding]) -> MaskReason | None:
+    if call.finish_reason == "length" and not policy.train_truncated:
+        return MaskReason.TRUNCATED_POLICY
+    unparsed = any(item.code == "unparsed_tool_call" for item in findings)
+    if unparsed and not policy.train_unparsed:
+        return MaskReason.UNPARSED_POLICY
+    return None
+
+
+# How a turn ends that the model itself ended, so that its last id is the one that did it.
+_ENDED_BY_MODEL = ("stop", "tool_calls", "function_call")
+
+
+def _stop_token(call: Call) -> bool:
+    """Whether the last sampled id ended the turn. Told by the engine's words, never by
+    comparing ids: a stop text is named in `stop_reason`, a stop token is not or by its id."""
+    if call.completion is None or not call.completion.size:
+        return False
+    if call.finish_reason not in _ENDED_BY_MODEL:
+        return False
+    return call.stop_reason in (None, "", str(int(call.completion[-1])))
+
+
 def _per_token(
-    call: Call, mine: Sequence[Override], start: int, sampled: int
+    call: Call, mine: Sequence[Override], start: int, policy: Policy
 ) -> tuple[Span, ...]:
     """Spans over the completion of a call that trains, single tokens taken out."""
-    if sampled == 0 or call.logprobs is None:
+    if call.completion is None or not call.completion.size or call.logprobs is None:
         return ()
+    sampled = int(call.completion.size)
     excluded_here = np.zeros(sampled, dtype=np.bool_)
     for item in mine:
         if item.kind == "exclude_span" and item.call_id == call.call_id:
@@ -310,10 +352,13 @@ def _per_token(
     # A value that is no number never trains, whatever the findings said.
     without_value = sentinel_logprobs(call.logprobs) | ~np.isfinite(call.logprobs)
     labels = np.where(excluded_here, 2, np.where(without_value, 1, 0))
+    if not policy.train_stop_token and _stop_token(call) and labels[-1] == 0:
+        labels[-1] = 3
     names = (
         MaskReason.SAMPLED,
         MaskReason.LOGPROB_NOT_FINITE,
         MaskReason.EXCLUDED_BY_USER,
+        MaskReason.STOP_POLICY,
     )
     edges = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), sampled]
     return tuple(

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from explorer.records import Admission, Call, CallId, CallStatus, Override, Role
+from explorer.trace.checks import cut_by_engine
 from explorer.trace.claims import claimed_side_work
 from explorer.trace.subagents import find_subagents
 from explorer.trace.tree import Node, Tree
@@ -50,10 +51,13 @@ def assign_roles(
     calls: Sequence[Call],
     overrides: Sequence[Override] = (),
     open_calls: Sequence[Admission] = (),
+    *,
+    train_aborted: bool = False,
 ) -> dict[CallId, RoleDecision]:
     """One decision per node of the tree.
 
     Args:
+        train_aborted: a call that the engine itself cut short has the role of its work.
         calls: every attempted call, refused ones too: they say whether tools
             discriminate, though they have no role themselves.
         open_calls: calls still in flight; evidence of the same kind.
@@ -78,7 +82,7 @@ def assign_roles(
             assert override.role is not None
             why = f"{override.who}: {override.reason}"
             decisions[call_id] = RoleDecision(override.role, "override", why)
-        elif call.status in _FAILED:
+        elif call.status in _FAILED and not (train_aborted and cut_by_engine(call)):
             kind = call.failure_kind or "no failure kind"
             why = f"the call ended as {call.status} ({kind})"
             decisions[call_id] = RoleDecision(Role.FAILED, "failed_status", why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from explorer.records import (
     Call,
@@ -34,7 +34,7 @@ from explorer.trace.mask import (
     logprobs_accepted,
     mask_call,
 )
-from explorer.trace.policy import DEFAULT_POLICY, Policy
+from explorer.trace.policy import DEFAULT_POLICY, Crossing, Policy
 from explorer.trace.roles import RoleDecision, assign_roles
 from explorer.trace.rollout_checks import Decided, check_rollout, engine_code
 from explorer.trace.state import RolloutState, rollout_state
@@ -91,9 +91,17 @@ def judge(record: RolloutRecord, policy: Policy = DEFAULT_POLICY) -> Judgement:
     """Decides everything about one rollout; pure, and linear in what is stored."""
     state = rollout_state(record.events)
     tree = build_tree(record.calls)
-    roles = assign_roles(tree, record.calls, record.overrides, record.open_calls)
+    roles = assign_roles(
+        tree,
+        record.calls,
+        record.overrides,
+        record.open_calls,
+        train_aborted=policy.train_aborted,
+    )
     found = _call_findings(record, policy, tree, roles)
     masks = _masks(record, policy, tree, roles, found)
+    if policy.version_crossed is Crossing.REFUSE:
+        found = _refuse_crossings(found, masks)
     decided = Decided(record, policy, state, tree, roles, masks)
     findings = worst_first(
         [*check_rollout(decided), *(item for items in found.values() for item in items)]
@@ -153,6 +161,23 @@ def _call_findings(
             call, sequences=tree.sequences, parent=parent, blocking=blocking
         )
     return found
+
+
+def _refuse_crossings(
+    found: Mapping[CallId, tuple[Finding, ...]], masks: Mapping[CallId, CallMask]
+) -> dict[CallId, tuple[Finding, ...]]:
+    """The findings, a crossing graded FATAL where nothing but it masks a call: what would
+    have trained is gone, and only a person or the policy may say that this is well."""
+    return {
+        call_id: tuple(
+            replace(item, grade=Grade.FATAL)
+            if item.code == "version_crossed"
+            and masks[call_id].reason is MaskReason.VERSION_CROSSED
+            else item
+            for item in items
+        )
+        for call_id, items in found.items()
+    }
 
 
 def _masks(

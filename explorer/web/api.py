@@ -7,21 +7,20 @@ Must not know: SQL, engines' bytes, page templates.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from explorer.capture.ids import is_id, now_us
 from explorer.errors import NotFound
 from explorer.export.judged import Judged
 from explorer.records import BodyKind, Call, Finding, RolloutId
-from explorer.trace.assemble import capture_audit, training_trace
 from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
-from explorer.web.closing import read_close
+from explorer.web.closing import closing_body, read_close
 from explorer.web.desk_access import ApiServices, api_services, require_change
+from explorer.web.overriding import read_override
 
 router = APIRouter(prefix="/api/v1")
 probes = APIRouter()
@@ -166,8 +165,12 @@ async def reward_rollout(rollout_id: str, request: Request, api: Api) -> JSONRes
 
 @router.post("/rollouts/{rollout_id}/close", dependencies=[CanChange])
 async def close_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
-    """Seals the rollout; later calls are refused with a status SDKs do not retry."""
-    wanted = read_close(await request.body())
+    """Seals the rollout; later calls are refused with a status SDKs do not retry.
+
+    `trajectory` may hold the harness's own trajectory (ATIF), which is compared with the
+    calls; only its counts and ids are kept.
+    """
+    wanted = await asyncio.to_thread(read_close, await closing_body(request))
     known = requests.checked_id(rollout_id)
     await api.desk.close(known, wanted.ok, wanted.reason, wanted.payload)
     judged = await judged_or_404(api, rollout_id)
@@ -182,7 +185,7 @@ async def override_rollout(rollout_id: str, request: Request, api: Api) -> JSONR
     It may set a role, exclude a call or a span, accept logprobs or weight versions.
     """
     judged = await judged_or_404(api, rollout_id)
-    wanted = requests.read_override(await request.body(), judged.record, now_us())
+    wanted = read_override(await request.body(), judged.record, now_us())
     event = await api.desk.override(requests.checked_id(rollout_id), wanted)
     after = await judged_or_404(api, rollout_id)
     answer = {"sequence": event.sequence, "verdict": shapes.verdict_json(after)}
@@ -194,45 +197,6 @@ async def delete_rollout(rollout_id: str, api: Api) -> Response:
     """Tombstones the rollout at once; `compact` removes its bytes."""
     await api.desk.delete(requests.checked_id(rollout_id))
     return Response(status_code=204)
-
-
-@router.get("/rollouts/{rollout_id}/training-trace")
-async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Response:
-    """OpenEnv's `TrainingTrace` v1, streamed; 409 with every reason when refused."""
-    judged = await judged_or_404(api, rollout_id)
-    chunks = training_trace(judged.record, judged.judgement)
-    return await _download(request, judged, chunks, "training-trace")
-
-
-@router.get("/rollouts/{rollout_id}/capture-audit")
-async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Response:
-    """Every call that reached the proxy, with roles, masks, findings and totals."""
-    judged = await judged_or_404(api, rollout_id)
-    chunks = capture_audit(judged.record, judged.judgement)
-    return await _download(request, judged, chunks, "capture-audit")
-
-
-async def _download(
-    request: Request, judged: Judged, chunks: Iterator[bytes], kind: str
-) -> Response:
-    etag = f'"{judged.judgement.inputs_sha256}-{kind}"'
-    if request.headers.get("if-none-match") == etag:
-        return Response(status_code=304, headers={"etag": etag})
-    # The first chunk is made before the status line, so that a refusal is a 409.
-    first = await asyncio.to_thread(next, chunks, b"")
-    name = f"{judged.record.rollout.rollout_id}.{kind}.json"
-
-    async def body() -> AsyncIterator[bytes]:
-        yield first
-        while True:
-            chunk = await asyncio.to_thread(next, chunks, None)
-            if chunk is None:
-                return
-            yield chunk
-
-    return StreamingResponse(
-        body(), media_type="application/json", headers=shapes.download_headers(name, etag)
-    )
 
 
 @router.post("/backup", dependencies=[CanChange])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,14 +19,10 @@ from explorer.capture.budgets import LIMITS, ON_SPENT
 from explorer.capture.ids import is_id
 from explorer.errors import InvalidValue, NotFound
 from explorer.records import (
-    Call,
     KeyHash,
-    Override,
     Purpose,
-    Role,
     Rollout,
     RolloutId,
-    RolloutRecord,
     Streaming,
 )
 from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
@@ -33,6 +30,7 @@ from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
 _TEXT_LIMIT = 200
 _METADATA_LIMIT = 64 * 1024
 _DEPTH_LIMIT = 32
+_SHA256 = re.compile("[0-9a-f]{64}")
 # A rollout may fix these; the others would change what training sees.
 _SAMPLING = {"temperature", "seed", "max_tokens", "max_completion_tokens"}
 
@@ -127,6 +125,13 @@ def text(body: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
+def _sha256(body: Mapping[str, Any], key: str) -> str | None:
+    value = text(body, key)
+    if value is not None and not _SHA256.fullmatch(value):
+        raise InvalidValue(f"`{key}` is 64 hexadecimal digits, in lower case", path=f"$.{key}")
+    return value
+
+
 def _run_name(body: Mapping[str, Any]) -> str:
     """A run's name is part of its page's address, and must be reachable there."""
     name = text(body, "run") or "default"
@@ -188,6 +193,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         {
             *("metadata", "run", "task", "group", "attempt", "sampling", "budgets"),
             *("streaming", "purpose", "harness", "harness_version"),
+            "harness_config_sha256",
         },
     )
     try:
@@ -213,6 +219,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         purpose=purpose,
         harness=text(body, "harness"),
         harness_version=text(body, "harness_version"),
+        harness_config_sha256=_sha256(body, "harness_config_sha256"),
         metadata=_object(body, "metadata"),
         sampling=_sampling(_object(body, "sampling")),
         budgets=_budgets(body),
@@ -256,62 +263,6 @@ def read_reward(raw: bytes) -> Reward:
         raise InvalidValue("give `reward`: a number, or null for unscored", path="$.reward")
     payload = {key: body[key] for key in ("rewards", "source") if body.get(key) is not None}
     return Reward(None if reward is None else float(reward), flag(body, "ok"), payload)
-
-
-_OVERRIDES = ("role", "exclude_call", "exclude_span", "accept_logprobs", "accept_versions")
-
-
-def read_override(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
-    """`{kind, reason, who?, call_id?, role?, start?, end?}`.
-
-    An override may remove tokens, change a role or accept a logprob kind; nothing here
-    could give an id or a logprob.
-
-    Raises:
-        InvalidValue: names the field.
-    """
-    body = read_object(raw)
-    only(body, {"kind", "reason", "who", "call_id", "role", "start", "end"})
-    kind = body.get("kind")
-    if kind not in _OVERRIDES:
-        raise InvalidValue(f"`kind` must be one of {', '.join(_OVERRIDES)}", path="$.kind")
-    reason = text(body, "reason")
-    if reason is None:
-        raise InvalidValue("give `reason`: it is kept and shown", path="$.reason")
-    call = next((item for item in record.calls if item.call_id == body.get("call_id")), None)
-    needed = kind in ("role", "exclude_call", "exclude_span")
-    if call is None and (needed or body.get("call_id") is not None):
-        raise InvalidValue("`call_id` must be a call of this rollout", path="$.call_id")
-    role = None
-    if kind == "role":
-        try:
-            role = Role(str(body.get("role")))
-        except ValueError as error:
-            known = ", ".join(Role)
-            raise InvalidValue(f"`role` must be one of {known}", path="$.role") from error
-    start, end = _span(body, call) if kind == "exclude_span" and call else (None, None)
-    return Override(
-        kind=str(kind),
-        reason=reason,
-        who=text(body, "who") or "operator",
-        time_us=time_us,
-        call_id=call.call_id if call else None,
-        role=role,
-        start=start,
-        end=end,
-    )
-
-
-def _span(body: Mapping[str, Any], call: Call) -> tuple[int, int]:
-    """Token positions in the call's prompt+completion, the end exclusive."""
-    start, end = body.get("start"), body.get("end")
-    length = (call.prompt_len or 0) + (call.completion_len or 0)
-    if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
-        raise InvalidValue(
-            f"`start` and `end` must be token positions with 0 <= start < end <= {length}",
-            path="$.start",
-        )
-    return start, end
 
 
 def read_target(raw: bytes) -> Path:

@@ -142,6 +142,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         fact("chat template SHA-256", rollout.chat_template_sha256),
         fact("harness", rollout.harness),
         fact("harness version", rollout.harness_version),
+        fact("harness configuration SHA-256", rollout.harness_config_sha256),
         fact("created", words.clock(rollout.created_us)),
         fact("captured by version", rollout.app_version),
         fact("shown by version", __version__),
@@ -281,7 +282,6 @@ def findings_page(judged: Judged, frame: Frame, header: Header) -> FindingsPage:
         header=header,
         findings=tuple(finding_row(judged, item, labels) for item in judged.judgement.findings),
         masked=masked,
-    )
         trajectory=trajectory_facts(judged),
     )
 
@@ -298,6 +298,7 @@ def trajectory_facts(judged: Judged) -> tuple[Fact, ...]:
         fact("steps with a model call", str(len(told.steps))),
         fact("subagents", str(len(told.subagents))),
         fact("document SHA-256", told.sha256),
+    )
 
 
 def custody_page(judged: Judged, frame: Frame, header: Header) -> CustodyPage:

@@ -28,6 +28,8 @@ MEANINGS: dict[MaskReason, str] = {
     _R.CONSTRAINED: "Sampled under a grammar, bias or forced tool.",
     _R.GREEDY: "Its call took the likeliest token every time.",
     _R.TRUNCATED_POLICY: "The output cap ended its turn, and the policy leaves such turns out.",
+    _R.STOP_POLICY: "The token that ended its turn, and the policy leaves such tokens out.",
+    _R.UNPARSED_POLICY: "Its tool call could not be read; the policy leaves such turns out.",
     _R.VERSION_CROSSED: "The weights changed while its call ran.",
     _R.INJECTED_BY_PROXY: "Written by the proxy; no engine sampled it.",
     _R.OWNED_BY_OTHER_ROW: "It trains in another row of the export.",

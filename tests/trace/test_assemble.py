@@ -12,7 +12,8 @@ import pytest
 
 from explorer.errors import NotTrainable, RecordInconsistent, RolloutOpen
 from explorer.records import Call, CallStatus, CaptureLevel, FailureKind, RolloutRecord
-from explorer.trace.assemble import capture_audit, training_trace
+from explorer.trace.assemble import training_trace
+from explorer.trace.audit import capture_audit
 from explorer.trace.policy import DEFAULT_POLICY, Policy
 from explorer.trace.verdict import judge
 from tests.trace.build import (

@@ -21,7 +21,7 @@ from explorer.records import (
 )
 from explorer.trace.branch import branch_segments
 from explorer.trace.mask import Lineage, Span, mask_call, merge
-from explorer.trace.policy import DEFAULT_POLICY, Policy
+from explorer.trace.policy import DEFAULT_POLICY, Crossing, Policy
 from explorer.trace.roles import RoleDecision
 from explorer.trace.verdict import judge
 from tests.trace.build import (
@@ -234,7 +234,7 @@ def test_accepting_logprobs_of_another_call_is_not_enough() -> None:
     [
         ({"constraints": ("bias",)}, Policy(train_constrained=True)),
         ({"greedy": True}, Policy(train_greedy=True)),
-        ({"weight_version_end": 8}, Policy(train_version_crossed=True)),
+        ({"weight_version_end": 8}, Policy(version_crossed=Crossing.TRAIN)),
     ],
 )
 def test_policy_may_let_them_train(fields: dict[str, Any], policy: Policy) -> None:

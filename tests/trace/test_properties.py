@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.records import Call, CallStatus, CaptureLevel, MaskReason, Override, Role
-from explorer.trace.assemble import capture_audit, training_trace
+from explorer.trace.assemble import training_trace
+from explorer.trace.audit import capture_audit
 from explorer.trace.branch import branch_segments
-from explorer.trace.policy import Policy
+from explorer.trace.policy import Crossing, Policy
 from explorer.trace.verdict import judge
 from tests.trace.build import CERTIFIED, RAW, logprobs_of, make_call, override, record
 
@@ -87,7 +88,10 @@ POLICIES = st.builds(
     train_truncated=st.booleans(),
     train_constrained=st.booleans(),
     train_greedy=st.booleans(),
-    train_version_crossed=st.booleans(),
+    version_crossed=st.sampled_from(Crossing),
+    train_stop_token=st.booleans(),
+    train_unparsed=st.booleans(),
+    train_aborted=st.booleans(),
     allow_uncertified=st.booleans(),
     accept_raw=st.booleans(),
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import duckdb
 
 from explorer.errors import StoreDamaged, StoreFailed
-from explorer.store.migrations import m0001_initial, m0002_streaming
+from explorer.store.migrations import m0001_initial, m0002_streaming, m0003_harness_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Migration:
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "initial", m0001_initial.STATEMENTS),
     Migration(2, "streaming", m0002_streaming.STATEMENTS),
+    Migration(3, "harness_config", m0003_harness_config.STATEMENTS),
 )
 
 

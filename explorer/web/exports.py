@@ -1,0 +1,177 @@
+"""The documents that leave: streamed, compressed, named by the hash of their content.
+
+Owns: `/training-trace` and `/capture-audit`, their ETag, encodings and query parameters.
+Must not know: what stands in the documents, who may read them.
+
+Nothing is made on the event loop, and no document is ever whole in memory: it is made once
+to hash it (kept for the next time) and once to send it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import zstandard
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from explorer.errors import InvalidValue
+from explorer.export.judged import Content, Judged
+from explorer.trace.assemble import training_trace
+from explorer.trace.audit import capture_audit
+from explorer.trace.contract import contract
+from explorer.trace.refusals import Need
+from explorer.web import api_shapes as shapes
+from explorer.web.api import Api, judged_or_404
+
+router = APIRouter(prefix="/api/v1")
+
+Make = Callable[[], Iterator[bytes]]
+# Bytes that one trip to a worker thread makes at least, unless the document ends.
+_STEP = 256 * 1024
+
+
+@router.get("/rollouts/{rollout_id}/training-trace")
+async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Response:
+    """OpenEnv's `TrainingTrace` v1, streamed; 409 with every reason when refused.
+
+    `?needs=reward` also refuses a rollout that nobody has scored.
+    """
+    judged = await judged_or_404(api, rollout_id)
+    needs = _needs(request.query_params.getlist("needs"))
+
+    def make() -> Iterator[bytes]:
+        return training_trace(judged.record, judged.judgement, needs)
+
+    return await _download(request, judged, make, "training-trace")
+
+
+@router.get("/rollouts/{rollout_id}/capture-audit")
+async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Response:
+    """Every call that reached the proxy, with roles, masks, findings and totals.
+
+    `?format=contract` gives the shape of OpenEnv's old `contract.json`.
+    """
+    judged = await judged_or_404(api, rollout_id)
+    wanted = request.query_params.get("format", "audit")
+    if wanted not in ("audit", "contract"):
+        raise InvalidValue("`format` of the Capture audit is `audit` or `contract`")
+    write = contract if wanted == "contract" else capture_audit
+
+    def make() -> Iterator[bytes]:
+        return write(judged.record, judged.judgement)
+
+    return await _download(
+        request, judged, make, "contract" if wanted == "contract" else "capture-audit"
+    )
+
+
+def _needs(given: list[str]) -> tuple[Need, ...]:
+    words = [word for text in given for word in text.split(",") if word]
+    try:
+        return tuple(Need(word) for word in words)
+    except ValueError as error:
+        known = ", ".join(f"`{need}`" for need in Need)
+        raise InvalidValue(f"`needs` may be {known}") from error
+
+
+def _content(judged: Judged, kind: str, make: Make) -> Content:
+    """Hash and size of a document; makes it where they are not known yet."""
+    if kind not in judged.contents:
+        digest, size = hashlib.sha256(), 0
+        for chunk in make():
+            digest.update(chunk)
+            size += len(chunk)
+        judged.contents[kind] = Content(digest.hexdigest(), size)
+    return judged.contents[kind]
+
+
+def _encoding(request: Request) -> str:
+    """The best encoding that the reader takes: `zstd`, `gzip` or `identity`."""
+    accepted: dict[str, float] = {}
+    for part in request.headers.get("accept-encoding", "").lower().split(","):
+        name, _, weight = part.strip().partition(";")
+        try:
+            accepted[name.strip()] = float(weight.strip().removeprefix("q=") or 1)
+        except ValueError:
+            accepted[name.strip()] = 0.0
+    best = max(("zstd", "gzip"), key=lambda name: accepted.get(name, 0.0))
+    return best if accepted.get(best, 0.0) > 0 else "identity"
+
+
+async def _download(request: Request, judged: Judged, make: Make, kind: str) -> Response:
+    # A refusal comes before anything else, so that it is a 409 whatever was asked.
+    await asyncio.to_thread(make)
+    content = await asyncio.to_thread(_content, judged, kind, make)
+    encoding = _encoding(request)
+    suffix = "" if encoding == "identity" else f"-{encoding}"
+    etag = f'"{content.sha256}{suffix}"'
+    headers = shapes.download_headers(
+        f"{judged.record.rollout.rollout_id}.{kind}.json", etag
+    ) | {"vary": "Accept-Encoding"}
+    if _known(request.headers.get("if-none-match"), content.sha256):
+        return Response(status_code=304, headers=headers)
+    if encoding == "identity":
+        headers["content-length"] = str(content.size)
+    else:
+        headers["content-encoding"] = encoding
+    return StreamingResponse(
+        _body(_encoded(make(), encoding)), media_type="application/json", headers=headers
+    )
+
+
+def _known(told: str | None, sha256: str) -> bool:
+    """Whether the reader has this content already, in whatever encoding it came."""
+    if told is None:
+        return False
+    tags = [tag.strip().removeprefix("W/").strip('"') for tag in told.split(",")]
+    return "*" in tags or any(tag.partition("-")[0] == sha256 for tag in tags)
+
+
+async def _body(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        step = await asyncio.to_thread(_step, chunks)
+        if not step:
+            return
+        yield step
+
+
+def _step(chunks: Iterator[bytes]) -> bytes:
+    """The next stretch of a document; empty at its end."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= _STEP:
+            break
+    return b"".join(parts)
+
+
+def _encoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    if encoding == "zstd":
+        return _zstd(chunks)
+    return _gzip(chunks) if encoding == "gzip" else chunks
+
+
+def _zstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    writer = zstandard.ZstdCompressor(level=3).compressobj()
+    for chunk in chunks:
+        yield writer.compress(chunk)
+    yield writer.flush()
+
+
+def _gzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    held = io.BytesIO()
+    # No time in the header: the same content gives the same bytes.
+    with gzip.GzipFile(fileobj=held, mode="wb", compresslevel=6, mtime=0) as writer:
+        for chunk in chunks:
+            writer.write(chunk)
+            yield held.getvalue()
+            held.seek(0)
+            held.truncate()
+    yield held.getvalue()

@@ -1,0 +1,70 @@
+"""A person's decision about a rollout, read with errors that say what to change.
+
+Owns: the fields of an override and what each kind needs. It may remove tokens, change a role
+or accept a logprob kind; nothing here could give an id or a logprob.
+Must not know: routes, what an override does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.errors import InvalidValue
+from explorer.records import Call, Override, Role, RolloutRecord
+from explorer.web.api_requests import only, read_object, text
+
+_OVERRIDES = ("role", "exclude_call", "exclude_span", "accept_logprobs", "accept_versions")
+
+
+def read_override(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
+    """`{kind, reason, who?, call_id?, role?, start?, end?}`.
+
+    An override may remove tokens, change a role or accept a logprob kind; nothing here
+    could give an id or a logprob.
+
+    Raises:
+        InvalidValue: names the field.
+    """
+    body = read_object(raw)
+    only(body, {"kind", "reason", "who", "call_id", "role", "start", "end"})
+    kind = body.get("kind")
+    if kind not in _OVERRIDES:
+        raise InvalidValue(f"`kind` must be one of {', '.join(_OVERRIDES)}", path="$.kind")
+    reason = text(body, "reason")
+    if reason is None:
+        raise InvalidValue("give `reason`: it is kept and shown", path="$.reason")
+    call = next((item for item in record.calls if item.call_id == body.get("call_id")), None)
+    needed = kind in ("role", "exclude_call", "exclude_span")
+    if call is None and (needed or body.get("call_id") is not None):
+        raise InvalidValue("`call_id` must be a call of this rollout", path="$.call_id")
+    role = None
+    if kind == "role":
+        try:
+            role = Role(str(body.get("role")))
+        except ValueError as error:
+            known = ", ".join(Role)
+            raise InvalidValue(f"`role` must be one of {known}", path="$.role") from error
+    start, end = _span(body, call) if kind == "exclude_span" and call else (None, None)
+    return Override(
+        kind=str(kind),
+        reason=reason,
+        who=text(body, "who") or "operator",
+        time_us=time_us,
+        call_id=call.call_id if call else None,
+        role=role,
+        start=start,
+        end=end,
+    )
+
+
+def _span(body: Mapping[str, Any], call: Call) -> tuple[int, int]:
+    """Token positions in the call's prompt+completion, the end exclusive."""
+    start, end = body.get("start"), body.get("end")
+    length = (call.prompt_len or 0) + (call.completion_len or 0)
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
+        raise InvalidValue(
+            f"`start` and `end` must be token positions with 0 <= start < end <= {length}",
+            path="$.start",
+        )
+    return start, end
