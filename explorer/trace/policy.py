@@ -115,7 +115,7 @@ def read_policy(values: Mapping[str, Any]) -> Policy:
         if key != "version_crossed" and type(value) is not bool:
             raise ConfigurationError(f"`{key}` of a policy is true or false")
     crossing = switches.pop("version_crossed", Crossing.REFUSE)
-    if crossing not in set(Crossing):
+    if not isinstance(crossing, str) or crossing not in set(Crossing):
         words = ", ".join(f"`{item}`" for item in Crossing)
         raise ConfigurationError(f"`version_crossed` of a policy is one of {words}")
     return replace(Policy(name, version), version_crossed=Crossing(crossing), **switches)

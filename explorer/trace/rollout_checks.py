@@ -27,6 +27,7 @@ from explorer.records import (
 )
 from explorer.trace.atif import check_trajectory
 from explorer.trace.breaks import BreakCause, PrefixBreak
+from explorer.trace.checks import cut_by_engine
 from explorer.trace.findings import make_finding
 from explorer.trace.mask import CallMask, logprobs_accepted, raw_coincides
 from explorer.trace.policy import Policy
@@ -55,13 +56,19 @@ class Decided:
     def where(self, call_id: CallId | None = None) -> Where:
         return Where(self.record.rollout.rollout_id, call_id)
 
+    def ended_with_reply(self, call: Call) -> bool:
+        """Whether there is an answer to judge: a whole one, or, if the policy lets such
+        tokens train, one that the engine cut short."""
+        whole = call.status is CallStatus.COMMITTED
+        return whole or (self.policy.train_aborted and cut_by_engine(call))
+
     def agent_calls(self) -> list[Node]:
-        """Committed calls of the agent, in admission order."""
+        """Calls of the agent that ended with a reply, in admission order."""
         by_id = self.by_id
         return [
             node
             for call_id, node in self.tree.nodes.items()
-            if self.roles[call_id].role is Role.AGENT and live(by_id[call_id])
+            if self.roles[call_id].role is Role.AGENT and self.ended_with_reply(by_id[call_id])
         ]
 
 
@@ -80,7 +87,7 @@ def check_rollout(decided: Decided) -> tuple[Finding, ...]:
 
 def _turns(decided: Decided) -> Iterator[Finding]:
     where = decided.where()
-    if not any(call.status is CallStatus.COMMITTED for call in decided.record.calls):
+    if not any(decided.ended_with_reply(call) for call in decided.record.calls):
         yield make_finding("no_turns", where)
     elif not any(mask.supervised for mask in decided.masks.values()):
         reasons: dict[MaskReason, None] = {}

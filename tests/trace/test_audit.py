@@ -206,8 +206,7 @@ def test_no_mutation_raises_anything_else(data: st.DataObject) -> None:
         place = inner
     try:
         read = read_audit(document)
-    except InvalidValue as error:
-        assert error.message
+    except InvalidValue:
         return
     judged = judge(read.record, read.policy)
     assert b"".join(capture_audit(read.record, judged))

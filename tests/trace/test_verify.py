@@ -1,0 +1,160 @@
+"""`verify`: an exported file alone gives the same verdict, and a changed one is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer.errors import InvalidValue
+from explorer.records import EventKind, RolloutRecord
+from explorer.trace.assemble import training_trace
+from explorer.trace.audit import capture_audit
+from explorer.trace.tracefile import Turns, check_trace
+from explorer.trace.verdict import judge
+from explorer.trace.verify import verify
+from tests.trace.build import event, make_call, override, record, two_turns
+
+
+def rollout(**more: Any) -> RolloutRecord:
+    first, second = two_turns()
+    fork = make_call("c", 4, [1, 2, 3, 4, 9], [6, 7], parent=first, n_tools=2)
+    return record(first, second, fork, **more)
+
+
+def audit_of(made: RolloutRecord) -> bytes:
+    return b"".join(capture_audit(made, judge(made)))
+
+
+def trace_of(made: RolloutRecord) -> bytes:
+    return b"".join(training_trace(made, judge(made)))
+
+
+def test_an_audit_alone_gives_the_verdict() -> None:
+    report = verify(audit_of(rollout()))
+    assert (report.ok, report.trainable, report.problems) == (True, True, ())
+    assert report.facts["supervised_tokens"] == 5
+    failed = rollout(events=[event(EventKind.CLOSED, ok=False, reason="tests failed")])
+    report = verify(audit_of(failed))
+    assert (report.ok, report.trainable) == (True, False)
+    assert report.facts["reasons"] == ["rollout_failed"]
+
+
+def test_another_spelling_is_the_same_audit() -> None:
+    pretty = orjson.dumps(orjson.loads(audit_of(rollout())), option=orjson.OPT_INDENT_2)
+    report = verify(pretty)
+    assert report.ok
+    assert "spelt in another way" in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda d: d["calls"][1]["per_token_logps"].__setitem__(0, -0.5), "inputs_sha256"),
+        (lambda d: d["calls"][1]["completion_token_ids"].__setitem__(0, 7), "verdict"),
+        (lambda d: d["calls"][1]["prompt_delta"].__setitem__(0, 7), "verdict"),
+        (lambda d: d["verdict"].update(trainable=False), "$.verdict.trainable"),
+        (lambda d: d["calls"][0].update(role="auxiliary"), "$.calls[0].role"),
+        (lambda d: d["calls"][0]["mask_spans"][0].__setitem__(1, 1), "mask_spans"),
+        (lambda d: d["totals"].update(supervised_tokens=9), "supervised_tokens"),
+        (lambda d: d["certificate"].update(logprob_kind="raw"), "inputs_sha256"),
+        (lambda d: d["events"].clear(), "$.state.closed"),
+        (lambda d: d["calls"].pop(), "$.totals"),
+        (lambda d: d.update(extra=1), "$.extra"),
+    ],
+)
+def test_a_changed_audit_is_caught(change: Callable[[Any], Any], place: str) -> None:
+    document = orjson.loads(audit_of(rollout()))
+    change(document)
+    report = verify(orjson.dumps(document))
+    assert not report.ok
+    assert any(place in problem for problem in report.problems), report.problems
+
+
+def test_a_trace_alone_and_against_its_audit() -> None:
+    made = rollout()
+    report = verify(trace_of(made))
+    assert (report.ok, report.trainable) == (True, True)
+    assert report.facts["turns"] == 3
+    assert report.facts["chain_hashes_checked"] == 3
+    assert verify(trace_of(made), audit_of(made)).ok
+    other = rollout(overrides=[override("exclude_call", "b")])
+    report = verify(trace_of(made), audit_of(other))
+    assert not report.ok
+    assert any("$.turns" in problem for problem in report.problems)
+    refused = rollout(events=[event(EventKind.CLOSED, ok=False)])
+    report = verify(trace_of(made), audit_of(refused))
+    assert report.problems == ("the audit's rollout may not be used: rollout_failed",)
+
+
+TRACE_FAULTS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda d: d.update(turns=[]), "no_turns"),
+    (lambda d: d.update(schema_version=True), "schema_version"),
+    (lambda d: d.update(schema_version=1.0), "schema_version"),
+    (lambda d: d["turns"][0].update(prompt_token_ids=[]), "no_prompt_ids"),
+    (lambda d: d["turns"][0]["prompt_token_ids"].__setitem__(0, 2**70), "invalid_token_id"),
+    (lambda d: d["turns"][0]["prompt_token_ids"].__setitem__(0, True), "invalid_token_id"),
+    (lambda d: d["turns"][0]["per_token_logps"].__setitem__(0, 0.5), "positive_logprob"),
+    (lambda d: d["turns"][0]["per_token_logps"].__setitem__(0, None), "invalid_logprob"),
+    (lambda d: d["turns"][0]["per_token_logps"].__setitem__(0, -9999.0), "sentinel_logprob"),
+    (lambda d: d["turns"][0]["per_token_logps"].pop(), "logprob_misalign"),
+    (lambda d: d["turns"][0]["loss_mask"].pop(), "length_mismatch"),
+    (lambda d: d["turns"][0]["loss_mask"].__setitem__(0, 1), "trainable_prompt"),
+    (lambda d: d["turns"][0]["loss_mask"].__setitem__(2, 2), "invalid_loss_mask"),
+    (lambda d: d["turns"][0]["loss_mask"].__setitem__(2, 0), "but not in the mask"),
+    (lambda d: d["turns"][1].update(node_id="a"), "twice"),
+    (lambda d: d["turns"][1]["prompt_token_ids"].__setitem__(0, 9), "tokens of its parent"),
+    (lambda d: d["turns"][1]["completion_token_ids"].__setitem__(0, 9), "hash of these ids"),
+    (lambda d: d["turns"][0]["metadata"].pop("mask_spans"), "mask_spans"),
+    (lambda d: d["turns"][0]["metadata"].update(ok=False), "failed"),
+    (lambda d: d["turns"][0]["metadata"].pop("policy"), "policy"),
+    (lambda d: d["turns"][0].update(reward=1), "exactly"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), TRACE_FAULTS)
+def test_a_changed_trace_is_caught(change: Callable[[Any], Any], said: str) -> None:
+    document = orjson.loads(trace_of(rollout()))
+    change(document)
+    # As parsed: what JSON itself cannot hold (an id of 2**70) must be refused, too.
+    problems = check_trace(document, Turns())
+    assert any(said in problem for problem in problems), problems
+
+
+def test_all_masked_is_nothing_trainable() -> None:
+    document = orjson.loads(trace_of(rollout()))
+    for turn in document["turns"]:
+        turn["loss_mask"] = [0] * len(turn["loss_mask"])
+        turn["metadata"]["mask_spans"] = [[0, len(turn["loss_mask"]), "auxiliary"]]
+    assert verify(orjson.dumps(document)).problems == (
+        "$.turns: nothing_trainable: no token has a loss",
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b'{"turns": []}', b'{"format": 1}'])
+def test_another_file_says_what_is_read(data: bytes) -> None:
+    with pytest.raises(InvalidValue, match=r"JSON|Training trace"):
+        verify(data)
+
+
+@given(st.data())
+def test_no_mutation_of_a_trace_raises(data: st.DataObject) -> None:
+    document = orjson.loads(trace_of(rollout()))
+    place: Any = document
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], dict | list) or data.draw(st.integers(0, 3)) == 0:
+            place[key] = data.draw(
+                st.sampled_from([None, True, -1, 1.5, "x", [], {}, [[1]], {"a": 1}, 2**63])
+            )
+            break
+        place = place[key]
+    report = verify(orjson.dumps(document)) if set(document) else None
+    assert report is None or isinstance(report.ok, bool)
