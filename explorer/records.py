@@ -406,7 +406,8 @@ class RolloutRecord:
     """Everything the judge reads about one rollout; calls in admission order.
 
     ``certificate`` is the one in force when the rollout was made, ``certificates`` are
-    those that its calls name.
+    those that its calls name. ``contradicted`` says in words where the engine's own bytes
+    were read again and say something else than the row of a call.
     """
 
     rollout: Rollout
@@ -416,6 +417,7 @@ class RolloutRecord:
     overrides: tuple[Override, ...] = ()
     open_calls: tuple[Admission, ...] = ()
     certificates: tuple[Certificate, ...] = ()
+    contradicted: dict[CallId, str] = field(default_factory=dict)
 
     def certificate_of(self, call: Call) -> Certificate | None:
         """What was proved about the engine when it answered this call."""

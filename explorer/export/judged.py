@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from explorer.records import Certificate, Grade, RolloutId, RolloutRecord
+from explorer.export.evidence import contradictions
+from explorer.records import CallId, Certificate, Grade, RolloutId, RolloutRecord
 from explorer.store.interface import JudgementRow, RolloutStatus, Store
 from explorer.trace.policy import Policy
 from explorer.trace.sequences import Sequences
+from explorer.trace.state import rollout_state
 from explorer.trace.verdict import Judgement, judge
 
 _KEPT = 64
 _KEPT_TOKENS = 4_000_000
+_EVIDENCE_KEPT = 20_000
 
 
 class Content(NamedTuple):
@@ -73,6 +76,7 @@ class JudgedRollouts:
         self._kept: OrderedDict[RolloutId, tuple[object, Judged]] = OrderedDict()
         self._running: dict[RolloutId, asyncio.Task[Judged | None]] = {}
         self._written: dict[RolloutId, str] = {}
+        self._evidence: OrderedDict[RolloutId, tuple[int, dict[CallId, str]]] = OrderedDict()
 
     async def get(self, rollout_id: RolloutId) -> Judged | None:
         """The judged rollout, or None when there is none (or it is deleted)."""
@@ -112,7 +116,22 @@ class JudgedRollouts:
         record = self._store.record(rollout_id)
         if record is None:
             return None
+        record = self._with_evidence(record)
         return Judged(record, judge(record, self._policy()), Sequences(record.calls))
+
+    def _with_evidence(self, record: RolloutRecord) -> RolloutRecord:
+        """The record of a closed rollout, checked against the engine's own bytes: once for
+        each call, since neither rows nor bytes change. While it is open nothing leaves."""
+        if not rollout_state(record.events).closed:
+            return record
+        rollout_id = record.rollout.rollout_id
+        n_calls, found = self._evidence.get(rollout_id, (-1, {}))
+        if n_calls != len(record.calls):
+            found = contradictions(record, self._store.replies(rollout_id))
+            self._evidence[rollout_id] = (len(record.calls), found)
+            while len(self._evidence) > _EVIDENCE_KEPT:
+                self._evidence.popitem(last=False)
+        return replace(record, contradicted=found)
 
     def _shrink(self) -> None:
         total = sum(judged.stored_tokens for _, judged in self._kept.values())

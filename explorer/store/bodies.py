@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,6 +214,27 @@ def decode_bodies(
         headers = tuple((name, value) for name, value in entry["headers"])
         found.append(Body(call_id, rollout_id, kind, data, headers))
     return tuple(found)
+
+
+# Decoded replies kept as bases of the next ones.
+_BASES_KEPT = 2 * KEY_FRAME_EVERY
+
+
+def decode_replies(
+    index: Index, stored: Callable[[str, str], bytes | None]
+) -> Iterator[tuple[CallId, bytes | str]]:
+    """Every reply in the order of `index`, each link decoded about once.
+
+    What is damaged comes as words instead of bytes, so that it stands alone.
+    """
+    cache: dict[tuple[str, str], bytes] = {}
+    for key in [key for key in index if key[1] == BodyKind.REPLY.value]:
+        try:
+            yield CallId(key[0]), _decode_one(index, stored, key, cache)
+        except StoreDamaged as error:
+            yield CallId(key[0]), error.message
+        while len(cache) > _BASES_KEPT:
+            del cache[next(iter(cache))]
 
 
 def _decode_one(

@@ -11,7 +11,7 @@ safe from any thread; call them inside `asyncio.to_thread`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -274,6 +274,9 @@ class Store(Protocol):
 
     def bodies(self, call_id: CallId) -> tuple[Body, ...]:
         """Return a call's exact bodies; `StoreDamaged` when a digest differs."""
+
+    def replies(self, rollout_id: RolloutId) -> Iterator[tuple[CallId, bytes | str]]:
+        """Yield every raw reply of a rollout; words instead of bytes that are damaged."""
 
     def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
         """Return one page of summaries; `StoreFailed` never for an unknown filter."""

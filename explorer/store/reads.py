@@ -10,7 +10,7 @@ database is being reopened, `StoreDamaged` for bytes that are not what was writt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -76,6 +76,8 @@ _SQL = {
     "owner": "SELECT rollout_id FROM call WHERE call_id = ? AND ended AND "
     + _ALIVE.format(table="call"),
     "index": "SELECT call_id, body_index FROM call WHERE rollout_id = ? AND ended",
+    "replies": "SELECT call_id, body_index, request_body, submitted_body, reply_body FROM call "
+    "WHERE rollout_id = ? AND ended ORDER BY sequence",
     "stored": "SELECT call_id, request_body, submitted_body, reply_body FROM call "
     "WHERE rollout_id = ? AND ended AND call_id IN ({marks})",
     "certificate": f"SELECT {_CERTIFICATE} FROM certificate WHERE certificate_id = ?",
@@ -256,6 +258,14 @@ class Reader:
         return bodies.decode_bodies(
             index, lambda call, kind: stored.get((call, kind)), call_id, RolloutId(owner[0])
         )
+
+    def replies(self, rollout_id: RolloutId) -> Iterator[tuple[CallId, bytes | str]]:
+        """Yield every raw reply of a rollout, or the words that say why it cannot be read."""
+        rows = self._all("replies", rollout_id)
+        index = bodies.read_index([(row[0], row[1]) for row in rows])
+        kinds = ("request", "submitted", "reply")
+        stored = {(row[0], kind): row[i] for row in rows for i, kind in enumerate(kinds, 2)}
+        yield from bodies.decode_replies(index, lambda call, kind: stored.get((call, kind)))
 
     def certificate(self, certificate_id: str) -> Certificate | None:
         """Return one certificate."""

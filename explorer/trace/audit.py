@@ -69,6 +69,7 @@ def _chunks(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes]:
         "findings": [asdict(finding) for finding in judgement.findings],
         "events": [asdict(event) for event in record.events],
         "open_calls": [asdict(admission) for admission in record.open_calls],
+        "contradicted": record.contradicted,
         "totals": totals(record, judgement),
     }
     yield dump(head)[:-1] + b',"calls":['

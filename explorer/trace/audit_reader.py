@@ -79,8 +79,16 @@ def read_audit(document: Mapping[str, Any]) -> ReadAudit:
         overrides=_all(Override, document, "overrides"),
         open_calls=_all(Admission, document, "open_calls"),
         certificates=_all(Certificate, document, "certificates"),
+        contradicted=_contradicted(document),
     )
     return ReadAudit(record, _read(Policy, document.get("policy"), "$.policy"))
+
+
+def _contradicted(document: Mapping[str, Any]) -> dict[CallId, str]:
+    given = _member(document, "contradicted", dict, "$")
+    if not all(isinstance(words, str) for words in given.values()):
+        raise InvalidValue("must hold texts by call", path="$.contradicted")
+    return {CallId(name): words for name, words in given.items()}
 
 
 def _member(document: Mapping[str, Any], key: str, kind: type[T], path: str) -> T:

@@ -1,29 +1,16 @@
 """Why a prompt left the sequence it might have continued.
 
-Owns: `PrefixBreak`, the closed list of causes and the rules that name one.
-Must not know: how the break was found.
+Owns: `PrefixBreak` and the rules that name a cause from the messages.
+Must not know: how the break was found, token ids (`rerendered`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from explorer.records import Call, CallId
+from explorer.trace.causes import BreakCause
 from explorer.trace.claims import conversation_of
-
-
-class BreakCause(StrEnum):
-    """What changed between a prompt and the nearest earlier sequence. Closed."""
-
-    SAME_PROMPT = "same_prompt"
-    SYSTEM_CHANGED = "system_changed"
-    TOOLS_CHANGED = "tools_changed"
-    COMPACTION = "compaction"
-    HISTORY_REWRITTEN = "history_rewritten"
-    REASONING_DROPPED = "reasoning_dropped_or_reserialised"
-    UNRELATED = "unrelated"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +22,7 @@ class PrefixBreak:
         offset: how many tokens are shared; the position of the first difference.
         expected_id: the nearest sequence's id there, None when it ends there.
         actual_id: the prompt's id there, None when the prompt ends there.
+        rendered_anew: every message came back as it was, and still the tokens differ.
     """
 
     nearest_call_id: CallId
@@ -42,12 +30,14 @@ class PrefixBreak:
     expected_id: int | None
     actual_id: int | None
     cause: BreakCause
+    rendered_anew: bool = False
 
 
 def name_cause(
     call: Call, nearest: Call, offset: int, actual_id: int | None, before: Call | None = None
-) -> BreakCause:
-    """The first rule that the evidence supports; `UNKNOWN` when none does.
+) -> BreakCause | None:
+    """The first rule that the evidence supports; `UNKNOWN` when none does, and None when the
+    messages came back as they were, so that only the tokens can tell.
 
     Args:
         before: the call admitted just before, whatever it was for.
@@ -75,7 +65,7 @@ def name_cause(
         # Every message came back as it was, and still the tokens differ: the template
         # rendered an earlier assistant turn in another way than it was sampled.
         intact = nearest.reply_digest in (None, mine[len(theirs)])
-        return BreakCause.REASONING_DROPPED if intact else BreakCause.HISTORY_REWRITTEN
+        return None if intact else BreakCause.HISTORY_REWRITTEN
     if len(mine) < len(theirs):
         is_rewind = theirs[: len(mine)] == mine
         return BreakCause.UNKNOWN if is_rewind else BreakCause.COMPACTION

@@ -110,6 +110,7 @@ def check_call(
     sequences: Sequences | None = None,
     parent: Call | None = None,
     blocking: bool = True,
+    contradicted: str | None = None,
 ) -> tuple[Finding, ...]:
     """Every fact about one call, in the table's order of precedence.
 
@@ -118,8 +119,11 @@ def check_call(
         parent: the stored parent, to recompute the chain hash.
         blocking: whether a FATAL fact of this call forbids training; where it does not
             (any call that is not the agent's), it is graded WARN.
+        contradicted: what the engine's own bytes say else, when they were read again.
     """
     facts: dict[str, Fact] = {}
+    if contradicted:
+        facts["bytes_disagree"] = ("bytes_disagree", contradicted, None)
     for fact in _facts(call, sequences, parent):
         facts.setdefault(fact[0], fact)
     if call.completion is not None and call.completion.size == 0:

@@ -55,6 +55,13 @@ _TABLE = (
         _M.CAPTURE_LEVEL,
     ),
     FindingSpec(
+        "bytes_disagree",
+        _F,
+        "The engine's own bytes, read again, say something else than the record.",
+        "The store may be damaged: compare it with a backup.",
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
         "conflicting_prompt_ids",
         _F,
         "The engine gave two different lists of prompt ids.",

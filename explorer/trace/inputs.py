@@ -41,6 +41,7 @@ def hash_inputs(record: RolloutRecord, policy: Policy) -> str:
         "certificates": [asdict(certificate) for certificate in record.certificates],
         "overrides": [asdict(override) for override in record.overrides],
         "open_calls": [asdict(admission) for admission in record.open_calls],
+        "contradicted": dict(record.contradicted),
         "policy": policy.describe(),
     }
     _add(digest, _dump(head))

@@ -26,7 +26,8 @@ from explorer.records import (
     Where,
 )
 from explorer.trace.atif import check_trajectory
-from explorer.trace.breaks import BreakCause, PrefixBreak
+from explorer.trace.breaks import PrefixBreak
+from explorer.trace.causes import BreakCause
 from explorer.trace.checks import cut_by_engine
 from explorer.trace.findings import make_finding
 from explorer.trace.mask import CallMask, logprobs_accepted, raw_coincides
@@ -163,8 +164,7 @@ def _shape(decided: Decided) -> Iterator[Finding]:
         broke = node.break_
         # Below a root, going another way is a fork; only a turn that the template rendered
         # anew is history that should have been kept and was not.
-        rendered_anew = broke is not None and broke.cause is BreakCause.REASONING_DROPPED
-        if broke is not None and (node.parent_id is None or rendered_anew):
+        if broke is not None and (node.parent_id is None or broke.rendered_anew):
             is_agent = roles[node.call_id].role is Role.AGENT
             silent = broke.cause in _SILENT_CAUSES or not is_agent
             grade = Grade.INFO if silent else Grade.WARN
@@ -177,8 +177,11 @@ def _shape(decided: Decided) -> Iterator[Finding]:
 
 def _break_in_words(broke: PrefixBreak) -> str:
     """Where and why, for people; the ids stand in the tree and on the page."""
-    unknown = broke.cause is BreakCause.UNKNOWN
-    why = "no cause can be named" if unknown else broke.cause.value.replace("_", " ")
+    why = broke.cause.value.replace("_", " ")
+    if broke.cause is BreakCause.UNKNOWN:
+        why = "no cause can be named"
+        if broke.rendered_anew:
+            why = f"the messages are the same, their tokens are not, and {why}"
     ended = ", where it ends" if broke.expected_id is None else ""
     return f"It left call {broke.nearest_call_id} after {broke.offset} tokens{ended}: {why}."
 

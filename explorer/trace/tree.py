@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from explorer.records import Call, CallId, CallStatus
 from explorer.trace.blocks import BLOCK_TOKENS, EMPTY_STATE, SequenceState
 from explorer.trace.breaks import PrefixBreak, name_cause
+from explorer.trace.causes import BreakCause
 from explorer.trace.messages import MessageIndex, continuations
-from explorer.trace.prefix import Match, PrefixIndex
+from explorer.trace.prefix import Match, PrefixIndex, shared_length
+from explorer.trace.rerendered import INSERTED, Rerendered, rerender_cause, window
 from explorer.trace.sequences import Sequences
 
 
@@ -105,6 +107,7 @@ def build_tree(calls: Sequence[Call], *, block: int = BLOCK_TOKENS) -> Tree:
     builder = _Builder(ordered, block)
     builder.admit_all()
     builder.adopt_late_ancestors()
+    builder.name_rerendered()
     builder.place_by_messages()
     return builder.tree()
 
@@ -121,6 +124,7 @@ class _Builder:
         self.parents: dict[CallId, CallId | None] = {}
         self.shared: dict[CallId, int] = {}
         self.breaks: dict[CallId, PrefixBreak] = {}
+        self.rerendered: dict[CallId, CallId] = {}
         self.first_child: dict[CallId, CallId] = {}
         self.last_child: dict[CallId, CallId] = {}
         self.meant = continuations(ordered)
@@ -213,13 +217,53 @@ class _Builder:
         own = self.sequences.slice(call.call_id, offset, min(offset + 1, state.length))
         actual = int(own[0]) if own.size else None
         self.shared[call.call_id] = offset
+        cause = name_cause(call, told, offset, actual, self.before)
+        if cause is None:
+            self.rerendered[call.call_id] = told.call_id
         self.breaks[call.call_id] = PrefixBreak(
             nearest_call_id=nearest_id,
             offset=offset,
             expected_id=int(expected[0]) if expected.size else None,
             actual_id=actual,
-            cause=name_cause(call, told, offset, actual, self.before),
+            cause=cause or BreakCause.UNKNOWN,
+            rendered_anew=cause is None,
         )
+
+    def name_rerendered(self) -> None:
+        """The causes of the prompts whose messages came back as they were."""
+        for call_id, earlier in self.rerendered.items():
+            turn = self._turn_left(call_id, earlier)
+            cause = BreakCause.UNKNOWN if turn is None else rerender_cause(turn)
+            self.breaks[call_id] = replace(self.breaks[call_id], cause=cause)
+
+    def _turn_left(self, call_id: CallId, earlier: CallId) -> Rerendered | None:
+        """The sampled turn of the earlier call or its ancestors in which the prompt leaves
+        that call's sequence, or which it was about to enter."""
+        if self.sequences.problem(earlier) is not None:
+            return None
+        offset, length = self._shared(call_id, earlier), self.sequences.prompt_length(call_id)
+        current: CallId | None = earlier
+        while current is not None:
+            above = self.parents.get(current)
+            start, sampled = self.prompts[current].length, self.calls[current].completion
+            size = 0 if sampled is None else int(sampled.size)
+            before = 0 if above is None else self.sequences.full_length(above)
+            if max(start - INSERTED, before) <= offset < start + size:
+                end = min(length, offset + window(size))
+                ahead = self.sequences.slice(call_id, offset, end)
+                return Rerendered(self.calls[current], offset - start, ahead)
+            current = above
+        return None
+
+    def _shared(self, call_id: CallId, earlier: CallId) -> int:
+        """How many leading ids the prompt has of the earlier call's sequence."""
+        broke = self.breaks[call_id]
+        if broke.nearest_call_id == earlier:
+            return broke.offset
+        held = self.sequences.full_length(earlier)
+        whole = self.sequences.slice(earlier, 0, held)
+        length = min(held, self.sequences.prompt_length(call_id))
+        return shared_length(self.sequences.slice(call_id, 0, length), whole)
 
     def _note_meaning(self, call: Call) -> None:
         """Remembers where a conversation went on; what was asked about it without its tools

@@ -158,7 +158,11 @@ def _call_findings(
         parent = None if call.stored_parent_id is None else by_id.get(call.stored_parent_id)
         blocking = _blocks(call, roles[call_id], policy, dropped)
         found[call_id] = check_call(
-            call, sequences=tree.sequences, parent=parent, blocking=blocking
+            call,
+            sequences=tree.sequences,
+            parent=parent,
+            blocking=blocking,
+            contradicted=record.contradicted.get(call_id),
         )
     return found
 

@@ -1,0 +1,87 @@
+"""Do the stored rows still say what the engine's own bytes say?
+
+Owns: reading a call's raw reply again, with the parser that read it when it came, and
+comparing ids and logprobs with the row.
+Must not know: what follows from a disagreement (`trace` grades it), where bytes are kept.
+
+A row is what training reads, the bytes are what the engine sent. They are written in one
+transaction and can part only by damage or by a changed reader; either way nobody can say that
+the row's tokens were sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from explorer.capture.livereply import LiveReply
+from explorer.engine.reply import ParsedReply, parse_reply
+from explorer.errors import EngineMalformed, RecordInconsistent
+from explorer.records import Call, CallId, RolloutRecord
+from explorer.trace.sequences import Sequences
+
+# A reply's bytes, or the words that say why they cannot be read.
+Reply = tuple[CallId, bytes | str]
+
+
+def contradictions(record: RolloutRecord, replies: Iterable[Reply]) -> dict[CallId, str]:
+    """By call, in words, where row and bytes differ; calls without bytes are left out."""
+    calls = {call.call_id: call for call in record.calls if call.completion is not None}
+    sequences = Sequences(record.calls)
+    found: dict[CallId, str] = {}
+    for call_id, raw in replies:
+        call = calls.get(call_id)
+        if call is None or call.injected:
+            continue
+        said = raw if isinstance(raw, str) else _compare(call, _read(raw), sequences)
+        if said:
+            found[call_id] = said
+    return found
+
+
+def _read(raw: bytes) -> ParsedReply:
+    """A whole reply, or the stream that was passed on."""
+    if raw.lstrip()[:1] in (b"{", b"["):
+        return parse_reply(200, raw)
+    live = LiveReply()
+    try:
+        live.feed(raw)
+    except EngineMalformed:
+        return ParsedReply()
+    return live.parsed(None)
+
+
+def _compare(call: Call, parsed: ParsedReply, sequences: Sequences) -> str:
+    ids = parsed.completion_ids
+    if ids is None:
+        return "The bytes of the reply hold no sampled ids."
+    if call.completion is None or not np.array_equal(ids, call.completion):
+        return f"The bytes of the reply hold {_first(ids, call.completion)}."
+    if call.logprobs is not None:
+        told = parsed.logprobs
+        if told is None or told.size != call.logprobs.size:
+            return "The bytes of the reply hold another number of logprobs."
+        # By bits, so that a missing value is not taken for a number.
+        differ = np.flatnonzero(told.view(np.uint32) != call.logprobs.view(np.uint32))
+        if differ.size:
+            return f"The bytes of the reply hold another logprob at token {int(differ[0])}."
+    if call.prompt_delta is None or parsed.prompt_ids is None:
+        return ""
+    try:
+        prompt = sequences.prompt(call.call_id)
+    except RecordInconsistent:
+        return ""  # a finding of its own says so
+    if not np.array_equal(parsed.prompt_ids, prompt):
+        return (
+            f"The bytes of the reply hold another prompt: {_first(parsed.prompt_ids, prompt)}."
+        )
+    return ""
+
+
+def _first(told: np.ndarray, kept: np.ndarray | None) -> str:
+    """The first difference of two id lists, in words."""
+    if kept is None or told.size != kept.size:
+        return f"{told.size} ids where the row has {0 if kept is None else kept.size}"
+    place = int(np.flatnonzero(told != kept)[0])
+    return f"id {int(told[place])} at {place} where the row has {int(kept[place])}"
