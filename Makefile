@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# torch and openenv live beside the product's environment, never in it.
+# torch, openenv and trl live beside the product's environment, never in it.
 CONSUMERS ?= .venv-consumers
 PORT ?= 7860
 TARGET ?= messages_request
@@ -62,13 +62,15 @@ $(CONSUMERS)/.installed: pyproject.toml requirements.lock | $(BIN)/python
 	$(CONSUMERS)/bin/python -m pip install --quiet --upgrade pip
 	$(CONSUMERS)/bin/python -m pip install --quiet torch==2.13.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --constraint requirements.lock \
-		--editable '.[test]' openenv==0.10.0
+		--editable '.[test,openenv,trl]' openenv==0.10.0 trl==1.16.0 \
+		accelerate==1.15.0 datasets==5.2.0
 	@touch $@
 
-test-consumers: $(CONSUMERS)/.installed ## tests with torch, openenv, mini-swe-agent; none skipped
+test-consumers: $(CONSUMERS)/.installed ## tests with torch, openenv, trl, mini-swe-agent; none skipped
 	PYTHON=$(abspath $(BIN))/python sh scripts/install-harnesses heavy mini-swe-agent
 	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 $(CONSUMERS)/bin/python -m pytest \
-		tests/engine/test_local.py tests/trace/test_openenv.py tests/harnesses/test_mini.py
+		tests/engine/test_local.py tests/trace/test_openenv.py tests/harnesses/test_mini.py \
+		tests/consumers
 
 # Not in CI: 3.4 GB, five minutes to install, and a model server on the CPU.
 VLLM ?= .venv-vllm

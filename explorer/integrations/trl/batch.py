@@ -213,7 +213,7 @@ def _warn_left_out(rows: list[Row]) -> None:
     if left:
         tokens = sum(row.left_out_tokens for row in left)
         logger.warning(
-            "%d rollouts are trees; %d tokens of their other branches are left out, because "
+            "trees among the rollouts: %d; tokens of their other branches left out: %d, because "
             "GRPOTrainer takes one row a rollout (the asynchronous trainer takes all)",
             len(left),
             tokens,
