@@ -218,9 +218,16 @@ class ScriptedEngine:
                 "prompt_tokens": len(prompt),
                 "completion_tokens": counted,
                 "total_tokens": len(prompt) + counted,
+                "completion_tokens_details": self._details(entry, ids),
             },
             "prompt_token_ids": None if fault == "no_prompt_ids" else prompt,
         }
+
+    def _details(self, entry: Mapping[str, Any], ids: Sequence[int]) -> dict[str, int]:
+        """As vLLM counts: the sampled tokens of the reasoning, its marks among them."""
+        mark = self._tokenizer.id_of("</think>")
+        reasons = bool(entry.get("reasoning")) and mark in ids
+        return {"reasoning_tokens": list(ids).index(mark or 0) + 1 if reasons else 0}
 
     def _logprob_entries(
         self, ids: Sequence[int], logprobs: Sequence[Any], placeholders: bool

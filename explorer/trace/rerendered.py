@@ -104,8 +104,9 @@ def _in_tool_call(turn: Rerendered, kept: int, rest: IdArray) -> bool:
     counted = turn.call.usage_reasoning
     if counted is not None:
         return kept > counted + FRONT
-    differs_again = stretch < STRETCH and _agrees_shortly(rest, middle)
-    return moved or end <= SHORTEST_CALL or differs_again
+    if stretch >= STRETCH:
+        return moved
+    return end <= SHORTEST_CALL or _agrees_shortly(rest, middle)
 
 
 def _agrees_shortly(rest: IdArray, middle: IdArray) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from explorer.records import CallId, Role
-from explorer.trace.breaks import BreakCause
+from explorer.trace.causes import BreakCause
 from explorer.trace.roles import RoleDecision
 from explorer.trace.tree import Node, Tree
 
@@ -240,11 +240,7 @@ def rendered_anew(node: Node) -> bool:
     Nobody chose to branch there: the template rendered the turn in another way.
     """
     broke = node.break_
-    return (
-        node.parent_id is not None
-        and broke is not None
-        and broke.cause is BreakCause.REASONING_DROPPED
-    )
+    return node.parent_id is not None and broke is not None and broke.rendered_anew
 
 
 def _letters(number: int) -> str:

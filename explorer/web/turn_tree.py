@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from explorer.export.judged import Judged
 from explorer.records import CallId, Role
-from explorer.trace.breaks import BreakCause, PrefixBreak
+from explorer.trace.breaks import PrefixBreak
+from explorer.trace.causes import BreakCause
 from explorer.trace.tree import Node, Tree
 from explorer.web import words
 from explorer.web.contexts_rollout import (
@@ -29,7 +30,9 @@ CAUSES = {
     BreakCause.TOOLS_CHANGED: "The tools changed.",
     BreakCause.COMPACTION: "The harness shortened the history.",
     BreakCause.HISTORY_REWRITTEN: "Earlier messages were rewritten.",
-    BreakCause.REASONING_DROPPED: "Reasoning dropped or a turn re-serialised.",
+    BreakCause.REASONING_DROPPED: "The reasoning of an earlier turn was dropped.",
+    BreakCause.TEMPLATE_BOUNDARY: "The template wrote the edge of a turn otherwise.",
+    BreakCause.RESERIALISED_ARGUMENTS: "The arguments of a tool call were written anew.",
     BreakCause.UNRELATED: "A conversation of its own",
     BreakCause.UNKNOWN: "The cause is unknown.",
 }

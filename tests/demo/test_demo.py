@@ -58,7 +58,7 @@ def test_every_state_of_the_tree_has_a_real_example(
     assert continued, "no fork"
     causes = {node["break"]["cause"] for node in nodes if node["break"]}
     assert "compaction" in causes
-    assert "reasoning_dropped_or_reserialised" in causes
+    assert "reasoning_dropped" in causes
 
 
 def test_failed_cut_and_aborted_turns_are_real(recorded: tuple[Live, list[Outcome]]) -> None:

@@ -68,7 +68,7 @@ class Case:
         ]
 
 
-DROPPED, REWRITTEN = "reasoning_dropped_or_reserialised", "history_rewritten"
+DROPPED, REWRITTEN = "reasoning_dropped", "history_rewritten"
 _GRAPH, _PYDANTIC = (LANGGRAPH, "langgraph_agent"), (PYDANTIC_AI, "pydantic_agent")
 _AGENTS = (OPENAI_AGENTS, "openai_agents_agent")
 CASES = (

@@ -131,7 +131,7 @@ def test_rewritten_arguments_keep_the_id(session: Session) -> None:
         assert (node["parent_id"], node["break"]) == (asked["call_id"], None)
         return
     assert node["parent_id"] == record.calls[2]["call_id"]
-    assert node["break"]["cause"] == "reasoning_dropped_or_reserialised"
+    assert node["break"]["cause"] == "reserialised_arguments"
     assert node["break"]["nearest_call_id"] == asked["call_id"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.records import Call, CallId, CallStatus
-from explorer.trace.breaks import BreakCause
+from explorer.trace.causes import BreakCause
 from explorer.trace.tree import Tree, build_tree
 from tests.trace.build import failed_call, make_call, two_turns
 
@@ -142,7 +142,7 @@ CAUSES: list[tuple[list[int], dict[str, Any], str]] = [
     ([1, 2, 9], {"tools_digest": "T2", "message_digests": ALL}, "tools_changed"),
     ([1, 2, 9], {"message_digests": ("u1", "summary")}, "compaction"),
     ([1, 2, 9], {"message_digests": ("u1", "edited", "u2", "r2")}, "history_rewritten"),
-    ([1, 2, 9], {"message_digests": ALL}, "reasoning_dropped_or_reserialised"),
+    ([1, 2, 9], {"message_digests": ALL}, "unknown"),
     ([1, 2, 9], {"message_digests": ("u1", "r1", "u2", "cut")}, "history_rewritten"),
     ([1, 2, 9], {"message_digests": ("title",), "system_digest": "S2"}, "unrelated"),
     ([9], {"message_digests": ("u1",)}, "unrelated"),
@@ -290,8 +290,17 @@ def test_the_cause_is_that_of_the_answer_which_the_harness_used() -> None:
     thrown = make_call(
         "n1", 1, [1, 2], [50, 8], message_digests=("u",), reply_digest="no", **facts
     )
-    used = make_call("n2", 2, [1, 2], [51], message_digests=("u",), reply_digest="yes", **facts)
-    after = call_with("c", 3, [1, 2, 50, 9], message_digests=("u", "yes", "t"))
+    thought = [60, 61, 62, 63]
+    used = make_call(
+        "n2",
+        2,
+        [1, 2],
+        [*thought, 50, 9, 10],
+        message_digests=("u",),
+        reply_digest="yes",
+        **facts,
+    )
+    after = call_with("c", 3, [1, 2, 50, 9, 10, 11], message_digests=("u", "yes", "t"))
     broke = build_tree([thrown, used, after]).nodes[CallId("c")].break_
     assert broke is not None
     assert (broke.nearest_call_id, broke.offset) == ("n1", 3)
@@ -325,8 +334,9 @@ def test_where_turns_are_written_anew_the_cause_is_that_of_the_end_of_the_conver
         message_digests=("preamble", "task", "summary"),
     )
     nodes = build_tree([*calls, grown, summed, anew]).nodes
-    causes = {name: node.break_.cause for name, node in nodes.items() if node.break_}
-    assert [causes[CallId(name)] for name in "123"] == [BreakCause.REASONING_DROPPED] * 3
+    breaks = {name: node.break_ for name, node in nodes.items() if node.break_}
+    causes = {name: broke.cause for name, broke in breaks.items()}
+    assert all(breaks[CallId(name)].rendered_anew for name in "123")
     assert causes[CallId("g")] is BreakCause.TOOLS_CHANGED
     assert causes[CallId("k")] is BreakCause.COMPACTION
 
