@@ -305,6 +305,56 @@ def close_rollout(
 
 
 @cli.command()
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["training-trace", "capture-audit", "contract"]),
+    default="training-trace",
+    show_default=True,
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A file; a folder for several rollouts.",
+)
+@click.option("--needs", default="", help="What the reader cannot do without: reward.")
+@click.argument("rollout_ids", nargs=-1, required=True, metavar="ID…")
+@options.store
+def export(
+    rollout_ids: tuple[str, ...], format_: str, out: Path, needs: str, **flags: Any
+) -> None:
+    """Write the documents of rollouts to files; one that may not leave says why.
+
+    Exit status: 0 when every one was written.
+    """
+    from explorer import exporting
+
+    sys.exit(exporting.export(load(**flags), rollout_ids, format_, out, needs))
+
+
+@cli.command()
+@click.argument("names", nargs=-1, required=True, metavar="PATH|ID…")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The Capture audit of the same rollout, for a Training trace.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
+@options.store
+def verify(names: tuple[str, ...], against: Path | None, as_json: bool, **flags: Any) -> None:
+    """Check exported files by themselves, or rollouts of the store by id.
+
+    An audit is judged again, and must say what follows from its own contents; a trace must
+    keep every rule of its contract. Exit status: 0 when all hold together, whatever the
+    verdicts.
+    """
+    from explorer import exporting
+
+    sys.exit(exporting.check(load(**flags), names, against, as_json=as_json))
+
+
+@cli.command()
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
 @options.store
 def backup(target: Path, **flags: Any) -> None:

@@ -6,6 +6,8 @@ Must not know: anything inside the server; it speaks HTTP like anyone else.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
@@ -91,6 +93,25 @@ class ExplorerClient:
             if response.status >= 400:
                 raise ApiError.read(response.status, raw)
             return orjson.loads(raw) if raw else None
+
+    @asynccontextmanager
+    async def download(self, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer whose body is read piece by piece.
+
+        Raises:
+            ApiError: the server refused, with its code and sentence.
+        """
+        assert self._session is not None, "use the client as a context manager"
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
+        async with self._session.get(self.url + path, timeout=timeout) as response:
+            if response.status >= 400:
+                raise ApiError.read(response.status, await response.read())
+            yield response
+
+    async def read(self, path: str) -> bytes:
+        """A whole document as bytes; raises as `download`."""
+        async with self.download(path) as response:
+            return await response.read()
 
     async def create_rollout(self, **wanted: Any) -> dict[str, Any]:
         """A new rollout with its capture key and base addresses."""

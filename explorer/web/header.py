@@ -174,7 +174,9 @@ def _neighbours(
 
 def _downloads(judgement: Judgement) -> tuple[Download, ...]:
     base = f"/api/v1/rollouts/{judgement.rollout_id}"
-    refused = "" if judgement.trainable else f"Refused: {judgement.reasons[0].message}"
+    # Word for word what the address answers.
+    refused = " ".join(reason.message for reason in judgement.reasons)
+    refused = f"Refused: {refused}" if refused else ""
     trace = Download(
         label="Training trace",
         href=f"{base}/training-trace",

@@ -1,0 +1,191 @@
+"""The commands `export` and `verify`: documents to files, and files checked alone. Wiring only.
+
+Owns: names of files, what is printed, exit statuses.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import zstandard
+
+from explorer import runfile
+from explorer.capture.ids import is_id
+from explorer.errors import ConfigurationError, InvalidValue
+from explorer.integrations.client import ApiError, ExplorerClient
+from explorer.reach import reach
+from explorer.running import say
+from explorer.server import run_loop
+from explorer.settings import Settings
+from explorer.trace.verify import Report, verify
+
+# Format of `--format`: address below the rollout, and what the file name ends with.
+FORMATS = {
+    "training-trace": ("training-trace", "training-trace"),
+    "capture-audit": ("capture-audit", "capture-audit"),
+    "contract": ("capture-audit?format=contract", "contract"),
+}
+_LARGEST = 4 * 1024**3
+
+
+def export(
+    settings: Settings, rollout_ids: Sequence[str], format_: str, out: Path, needs: str
+) -> int:
+    """Writes one file a rollout; a refusal is said and costs no other rollout its file.
+
+    Returns:
+        The exit status: 0 when every rollout was written.
+    """
+    address, suffix = FORMATS[format_]
+    if needs and format_ == "training-trace":
+        address += f"?needs={needs}"
+    several = len(rollout_ids) > 1 or out.is_dir()
+
+    async def work(client: ExplorerClient) -> int:
+        refused = 0
+        for rollout_id in rollout_ids:
+            target = out / f"{rollout_id}.{suffix}.json" if several else out
+            try:
+                size = await _fetch(client, f"/api/v1/rollouts/{rollout_id}/{address}", target)
+            except ApiError as error:
+                refused += 1
+                say(f"refused  {rollout_id}: {error.message}")
+                continue
+            say(f"written  {target} ({size} bytes)")
+        return refused
+
+    if several and not out.is_dir():
+        raise ConfigurationError(f"{out} is no folder; several rollouts need one")
+    if not is_safe(rollout_ids):
+        raise ConfigurationError("a rollout's id is 32 hexadecimal digits in five groups")
+    return 1 if run_loop(reach(settings, work)) else 0
+
+
+def is_safe(rollout_ids: Sequence[str]) -> bool:
+    """Whether every id has the form of ours, so that it may name a file."""
+    return all(is_id(each) for each in rollout_ids)
+
+
+async def _fetch(client: ExplorerClient, path: str, target: Path) -> int:
+    """Streams a document to a file beside its place, and moves it there when it is whole.
+
+    Raises:
+        ApiError: the server refused.
+        ConfigurationError: it cannot be written, or what came is not what was announced.
+    """
+    beside = target.with_name(target.name + ".part")
+    digest, size = hashlib.sha256(), 0
+    try:
+        async with client.download(path) as answer:
+            with beside.open("wb") as file:
+                async for chunk in answer.content.iter_any():
+                    digest.update(chunk)
+                    size += len(chunk)
+                    file.write(chunk)
+            told = answer.headers.get("etag", "").strip('"').partition("-")[0]
+        if told != digest.hexdigest():
+            raise ConfigurationError(f"{path}: the document broke off; ask for it again")
+        os.replace(beside, target)
+    except OSError as error:
+        raise ConfigurationError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return size
+
+
+def check(
+    settings: Settings, names: Sequence[str], against: Path | None, *, as_json: bool
+) -> int:
+    """Verifies files, or rollouts of the store by id, and says what was found.
+
+    Returns:
+        The exit status: 0 when everything holds together, whatever the verdicts are.
+    """
+    other = None if against is None else read_file(against)
+    sound = True
+    reports = []
+    for name in names:
+        path = Path(name)
+        if is_id(name) and not path.exists():
+            found = _of_rollout(settings, name)
+        else:
+            try:
+                found = [verify(read_file(path), other)]
+            except InvalidValue as error:
+                place = error.details.get("path")
+                where = f" at {place}" if place else ""
+                found = [Report("unreadable", False, False, (f"{error.message}{where}",))]
+        for report in found:
+            sound = sound and report.ok
+            reports.append({"name": name, **asdict(report)})
+            if not as_json:
+                _print(name, report)
+    if as_json:
+        click.echo(json.dumps(reports, indent=1, ensure_ascii=False))
+    return 0 if sound else 1
+
+
+def _of_rollout(settings: Settings, rollout_id: str) -> list[Report]:
+    """The audit that the store gives, and the trace against it where there is one."""
+
+    async def work(client: ExplorerClient) -> list[Report]:
+        base = f"/api/v1/rollouts/{rollout_id}"
+        audit = await client.read(f"{base}/capture-audit")
+        reports = [verify(audit)]
+        if reports[0].trainable:
+            reports.append(verify(await client.read(f"{base}/training-trace"), audit))
+        return reports
+
+    if runfile.read(settings.store) is None and not settings.store.is_file():
+        raise ConfigurationError(
+            f"{rollout_id} is no file, and there is no store at {settings.store}"
+        )
+    return run_loop(reach(settings, work))
+
+
+def read_file(path: Path) -> bytes:
+    """A file's bytes, unpacked when it is gzip or zstd.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                raw = file.read(_LARGEST)
+        elif raw[:4] == b"\x28\xb5\x2f\xfd":
+            with zstandard.ZstdDecompressor().stream_reader(raw) as reader:
+                raw = reader.read(_LARGEST)
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    return raw
+
+
+def _print(name: str, report: Report) -> None:
+    mark = "sound" if report.ok else "NOT SOUND"
+    verdict = "trainable" if report.trainable else "not trainable"
+    lines = [f"{name}: {report.kind}, {mark}, {verdict}"]
+    lines += [
+        f"  {key.replace('_', ' ')}: {_words(value)}" for key, value in report.facts.items()
+    ]
+    lines += [f"  problem: {problem}" for problem in report.problems]
+    lines += [f"  note: {note}" for note in report.notes]
+    for line in lines:
+        # A file may hold what a terminal would obey.
+        click.echo("".join(letter if letter.isprintable() else "?" for letter in line))
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
