@@ -33,8 +33,16 @@ from explorer.records import FailureKind, MaskReason
 from explorer.running import pointed
 from explorer.settings import PREFIX, Settings
 from explorer.trace import findings
-from explorer.trace.policy import DEFAULT_POLICY, Policy
-from explorer.web import api, contexts, contexts_rollout, pages, rollout_pages, token_pages
+from explorer.trace.policy import DEFAULT_POLICY, SHIPPED, SHIPPED_FOR, Policy
+from explorer.web import (
+    api,
+    contexts,
+    contexts_rollout,
+    exports,
+    pages,
+    rollout_pages,
+    token_pages,
+)
 from explorer.web.reasons import MEANINGS as REASONS
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
@@ -327,14 +335,33 @@ def policy_page() -> str:
         rows.append((f"`{field.name}`", default, meaning[0].upper() + meaning[1:]))
     intro = (
         "The policy is one frozen value. It is part of the inputs of every verdict and "
-        "stands in every export. In this version a server takes one switch from outside, "
-        "`allow_uncertified` (see [Settings](settings.md)); the others keep their defaults."
+        "stands in every export by name, version, switches and digest. A server takes the "
+        "one that `ROLLOUT_EXPLORER_POLICY` names (see [Settings](settings.md)); why each "
+        "switch is there is in [Policies](../explanation/policies.md)."
     )
+    switches = [field.name for field in dataclasses.fields(Policy)][2:]
+    shipped = [
+        (
+            f"`{name}`",
+            ", ".join(
+                f"`{each} = {default_text(getattr(policy, each)).strip('`')}`"
+                for each in switches
+                if getattr(policy, each) != getattr(DEFAULT_POLICY, each)
+            ),
+            SHIPPED_FOR[name],
+        )
+        for name, policy in SHIPPED.items()
+    ]
     return page(
         "Policy",
         "explorer/trace/policy.py",
         intro,
         table(("Switch", "Default", "Meaning"), rows),
+        "## Policies that ship\n",
+        table(("Name", "Differs in", "For"), shipped),
+        "## One of your own\n\nA TOML file with a `name`, a `version` and the switches that "
+        'differ:\n\n```toml\nname = "no-stop-token"\nversion = 1\ntrain_stop_token = false\n'
+        "```\n\n`ROLLOUT_EXPLORER_POLICY=no-stop-token.toml rollout-explorer serve …`\n",
     )
 
 
@@ -345,7 +372,14 @@ _CHANGE = "require_change"
 
 def served_routes() -> list[APIRoute]:
     """Every route of the application's routers, in the order of the source."""
-    routers = (api.router, api.probes, pages.router, rollout_pages.router, token_pages.router)
+    routers = (
+        api.router,
+        exports.router,
+        api.probes,
+        pages.router,
+        rollout_pages.router,
+        token_pages.router,
+    )
     found = [route for router in routers for route in router.routes]
     return [route for route in found if isinstance(route, APIRoute)]
 
@@ -353,8 +387,9 @@ def served_routes() -> list[APIRoute]:
 def routes_page() -> str:
     """Every HTTP route."""
     served = served_routes()
-    programs = [route for route in served if route.endpoint.__module__ == api.__name__]
-    browsed = [route for route in served if route.endpoint.__module__ != api.__name__]
+    ours = (api.__name__, exports.__name__)
+    programs = [route for route in served if route.endpoint.__module__ in ours]
+    browsed = [route for route in served if route.endpoint.__module__ not in ours]
     wire = table(
         ("Method", "Path", "What it does"), [(m, f"`{p}`", d) for m, p, d in WIRE_ROUTES]
     )

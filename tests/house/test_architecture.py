@@ -40,6 +40,8 @@ TOP = {
     "server",
     "reach",
     "options",
+    "exporting",
+    "policies",
     "runfile",
     "running",
     "doctor",
