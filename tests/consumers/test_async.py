@@ -6,6 +6,7 @@ process (its constructor wants vLLM installed) and the packed forward pass (a GP
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import queue
 import threading
@@ -202,12 +203,12 @@ def test_branch_order_keeps_rows_whole_where_the_clock_would_cut_them() -> None:
 
 def test_the_whole_loop_fills_the_trainers_queue(server: ExplorerServer, weights: Path) -> None:
     lock = threading.Lock()
-    rewards = iter([0.0, 1.0, 2.0, 3.0] * 500)
+    rewards = itertools.count()
 
     def agent(task: Any, endpoint: Endpoint) -> float:
         talk(endpoint, task[0]["content"])
         with lock:
-            return next(rewards)
+            return float(next(rewards))
 
     recording = Recording(calling(agent))
     loop = loop_of(weights, factory(server, recording))
@@ -225,7 +226,8 @@ def test_the_whole_loop_fills_the_trainers_queue(server: ExplorerServer, weights
     samples = [sample for sample in samples if sample.group_id == samples[0].group_id]
     may_train = {
         (held, float(np.float32(logprob)))
-        for rollout_id in recording.ids[:4]
+        for rollout_id in recording.ids
+        if server.show(rollout_id)["verdict"]["trainable"]
         for held, logprob in trained_tokens(read_trace(server.training_trace(rollout_id)))
     }
     for sample in samples:
