@@ -169,4 +169,5 @@ def _conclusions(certificate: Certificate) -> tuple[object, ...]:
         certificate.logprob_kind,
         certificate.certifiable,
         certificate.numbers.get("tokenizer_sha256"),
+        certificate.numbers.get("flags"),
     )

@@ -273,7 +273,12 @@ class HttpEngine:
             chat_template_sha256=None,
             fingerprint=None,
             certifiable=True,
+            flags=await self._flags() if is_vllm else None,
         )
+
+    async def _flags(self) -> tuple[str, ...] | None:
+        """What a vLLM in development mode says of its start; others say nothing."""
+        return declared_flags(await self._json("GET", "/server_info?config_format=json"))
 
     async def _read_tokenizer(self, root: Any) -> None:
         """Reads the tokenizer's bytes once.
@@ -325,6 +330,35 @@ class HttpEngine:
         if not isinstance(tokens, list):
             raise EngineMalformed(f"the engine cannot tokenize: {error_message(answer)}")
         return tuple(int(token) for token in tokens)
+
+
+# What of a vLLM's configuration changes ids, logprobs or how replies are parsed.
+_DECLARED = {
+    "model_config": (
+        *("logprobs_mode", "generation_config", "dtype", "quantization", "revision"),
+        *("tokenizer_revision", "max_logprobs"),
+    ),
+    "structured_outputs_config": ("reasoning_parser", "backend"),
+    "speculative_config": ("method", "num_speculative_tokens"),
+}
+_LONGEST_FLAG = 200
+
+
+def declared_flags(info: Any) -> tuple[str, ...] | None:
+    """``section.name=value`` of a `/server_info` answer; None where it says nothing."""
+    config = info.get("vllm_config") if isinstance(info, dict) else None
+    if not isinstance(config, dict):
+        return None
+    found = []
+    for section, names in _DECLARED.items():
+        held = config.get(section)
+        if not isinstance(held, dict):
+            continue
+        for name in names:
+            value = scalar_text(held.get(name))
+            if value:
+                found.append(f"{section}.{name}={value[:_LONGEST_FLAG]}")
+    return tuple(found) or None
 
 
 def _has_tokenizer(root: str) -> bool:

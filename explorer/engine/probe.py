@@ -152,6 +152,7 @@ def _certificate(
         "max_model_len": facts.max_model_len,
         "tokenizer_sha256": facts.tokenizer_sha256,
         "chat_template_sha256": facts.chat_template_sha256,
+        "flags": None if facts.flags is None else list(facts.flags),
     }
     identity = orjson.dumps(
         [engine.kind, facts.name, facts.model, time_us, str(sorted(numbers.items()))]

@@ -52,7 +52,8 @@ class EngineReply:
 class EngineFacts:
     """What an engine says about itself; None where it does not say.
 
-    `certifiable` is False for an engine whose logprobs are made up (scripted).
+    `certifiable` is False for an engine whose logprobs are made up (scripted). `flags` are
+    those it was started with, parsers first of all, as far as it says.
     """
 
     name: str
@@ -63,6 +64,7 @@ class EngineFacts:
     chat_template_sha256: str | None
     fingerprint: str | None
     certifiable: bool
+    flags: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

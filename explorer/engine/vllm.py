@@ -51,6 +51,9 @@ class LocalVllm(HttpEngine):
         self._process: asyncio.subprocess.Process | None = None
         self.log_path = Path(tempfile.gettempdir()) / f"rollout-explorer-vllm-{self._port}.log"
 
+    async def _flags(self) -> tuple[str, ...] | None:
+        return (*CAPTURE_FLAGS, *self._extra)
+
     def command(self) -> list[str]:
         """The exact command line.
 

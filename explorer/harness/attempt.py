@@ -19,7 +19,14 @@ from typing import Any
 import aiohttp
 
 from explorer.harness.launch import NOT_EXECUTABLE, Limits, Outcome, Signals, launch
-from explorer.harness.prepare import DEFAULT_CONTEXT, Prepared, Target, masked, prepare
+from explorer.harness.prepare import (
+    DEFAULT_CONTEXT,
+    Prepared,
+    Target,
+    config_sha256,
+    masked,
+    prepare,
+)
 from explorer.harness.profile import Profile
 from explorer.harness.stream import KEEP_BYTES
 from explorer.harness.trajectory import Found, find_document
@@ -97,7 +104,11 @@ async def attempt(client: ExplorerClient, wanted: Wanted, signals: Signals, say:
     try:
         model, context = _engine_facts(await client.engine())
         version = await harness_version(profile, wanted.command, asked, os.environ)
-        fields = {"harness": profile.name, "harness_version": version}
+        fields = {
+            "harness": profile.name,
+            "harness_version": version,
+            "harness_config_sha256": config_sha256(profile, wanted.wire, wanted.command),
+        }
         made = await client.create_rollout(
             **wanted.create, **{name: value for name, value in fields.items() if value}
         )

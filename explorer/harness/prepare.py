@@ -9,6 +9,7 @@ read by us nor changed.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import os
@@ -120,6 +121,24 @@ def prepare(
         set_names=tuple(ours),
         files=files,
     )
+
+
+def config_sha256(profile: Profile, wire: str, command: tuple[str, ...]) -> str:
+    """Digest of how the harness is set up: its command line and all that the profile sets.
+
+    Placeholders stand for addresses and keys, so that runs of one set-up have one digest.
+    """
+    parts = {
+        "profile": profile.name,
+        "wire": wire,
+        "command": command,
+        "environment": profile.environment(wire),
+        "unset": sorted(profile.unset),
+        "files": [(file.path, file.content) for file in profile.files_for(wire)],
+        "arguments": [(item.add, item.unless) for item in profile.arguments],
+    }
+    text = json.dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()
 
 
 def clean(inherited: Mapping[str, str], profile: Profile) -> dict[str, str]:

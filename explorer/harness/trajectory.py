@@ -17,6 +17,7 @@ from explorer.errors import ConfigurationError
 # As the server takes.
 MAX_BYTES = 32 * 1024 * 1024
 _MAX_FILES = 100
+_LAG_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ def _listed(document: dict[str, Any], key: str) -> list[Any]:
 
 def _written_since(path: Path, began: float) -> bool:
     try:
-        # Some file systems keep whole seconds.
-        return path.is_file() and path.stat().st_mtime >= int(began)
+        written = path.stat().st_mtime_ns
+        # Some file systems keep whole seconds, and all of them a clock that lags a little.
+        whole = written % 1_000_000_000 == 0
+        since = int(began) if whole else began - _LAG_S
+        return path.is_file() and written >= since * 1_000_000_000
     except OSError:
         return False

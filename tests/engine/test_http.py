@@ -17,7 +17,7 @@ import orjson
 import pytest
 import uvicorn
 
-from explorer.engine.http import HttpEngine, clean_headers
+from explorer.engine.http import HttpEngine, clean_headers, declared_flags
 from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.reply import parse_reply
 from explorer.engine.vllm import CAPTURE_FLAGS, LocalVllm
@@ -260,7 +260,7 @@ class OddFacts(HttpEngine):
         self.answers = {"/v1/models": models, "/version": version}
 
     async def _json(self, method: str, path: str, body: Any = None) -> Any | None:
-        return self.answers[path]
+        return self.answers.get(path)
 
 
 @pytest.mark.parametrize(
@@ -420,3 +420,37 @@ def test_bytes_that_an_engine_holds_back_are_not_learned_from() -> None:
 def test_a_tokenizer_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         from_transformers(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("info", "flags"),
+    [
+        (None, None),
+        ([], None),
+        ({"vllm_config": "text"}, None),
+        ({"vllm_config": {"model_config": []}}, None),
+        ({"vllm_config": {"model_config": {"logprobs_mode": {"a": 1}}}}, None),
+        (
+            {
+                "vllm_config": {
+                    "model_config": {"logprobs_mode": "processed_logprobs", "seed": 0},
+                    "structured_outputs_config": {"reasoning_parser": "qwen3"},
+                }
+            },
+            (
+                "model_config.logprobs_mode=processed_logprobs",
+                "structured_outputs_config.reasoning_parser=qwen3",
+            ),
+        ),
+    ],
+)
+def test_what_a_vllm_says_of_its_start_is_kept(info: Any, flags: Any) -> None:
+    assert declared_flags(info) == flags
+
+
+def test_a_vllm_of_ours_names_its_flags() -> None:
+    engine = LocalVllm("m", extra=("--tool-call-parser", "hermes"))
+    flags = asyncio.run(engine._flags())
+    assert flags is not None
+    assert flags[-2:] == ("--tool-call-parser", "hermes")
+    assert "processed_logprobs" in flags

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from explorer.errors import ConfigurationError
-from explorer.harness.prepare import Prepared, Target, masked, prepare
+from explorer.harness.prepare import Prepared, Target, config_sha256, masked, prepare
 from explorer.harness.profile import (
     OVERLAY,
     WIRES,
@@ -357,3 +357,17 @@ def test_the_overlay_changes_nothing_when_it_is_told_nothing(tmp_path: Path) -> 
 def test_the_overlay_keeps_a_given_key_without_one_of_its_own(tmp_path: Path) -> None:
     found = asked(tmp_path, EXPLORER_LLM_BASE_URL="http://h/v1")
     assert found[0] == {"api_base": "http://h/v1", "api_key": "theirs"}
+
+
+def test_one_set_up_has_one_digest() -> None:
+    """Whatever key or address a run gets; another word on the command line is another one."""
+    codex, pi = shipped()["codex"], shipped()["pi"]
+    one = config_sha256(codex, "responses", ("codex", "exec", "fix it"))
+    assert one == config_sha256(codex, "responses", ("codex", "exec", "fix it"))
+    others = {
+        config_sha256(codex, "responses", ("codex", "exec", "fix this")),
+        config_sha256(pi, "responses", ("codex", "exec", "fix it")),
+        config_sha256(pi, "chat", ("codex", "exec", "fix it")),
+        config_sha256(codex, "responses", ("codex", "\udcff")),
+    }
+    assert len(others | {one}) == 5

@@ -506,7 +506,9 @@ def test_a_real_sdk_is_pointed_by_its_environment(place: Place, harness: str) ->
         import openai
 
         assert report["harness_version"] == openai.__version__
-        assert place.shown(report["rollout_id"])["harness_version"] == openai.__version__
+        shown = place.shown(report["rollout_id"])
+        assert shown["harness_version"] == openai.__version__
+        assert len(shown["harness_config_sha256"]) == 64
 
 
 def test_budgets_and_streaming_are_the_rollouts(place: Place) -> None:
