@@ -202,15 +202,28 @@ class Stage:
         ):
             subprocess.run([*git, *words], cwd=self.work, env=self.environment, check=True)
 
-    def start(self, *command: str, wire: str, env: Mapping[str, str] | None = None) -> Started:
+    def start(
+        self,
+        *command: str,
+        wire: str,
+        env: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+    ) -> Started:
         """`rollout-explorer run` with the harness, on this stage's server."""
         words = [sys.executable, "-m", "explorer", "run", "--store", str(self.store)]
         words += ["--harness", self.harness.profile, "--wire", wire, "--json", "--grace", "5"]
-        return Started(self, [*words, "--", *command], self.environment | dict(env or {}))
+        whole = [*words, *flags, "--", *command]
+        return Started(self, whole, self.environment | dict(env or {}))
 
-    def run(self, *command: str, wire: str, env: Mapping[str, str] | None = None) -> Ended:
+    def run(
+        self,
+        *command: str,
+        wire: str,
+        env: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+    ) -> Ended:
         """… to its end."""
-        return self.start(*command, wire=wire, env=env).finish()
+        return self.start(*command, wire=wire, env=env, flags=flags).finish()
 
     def run_alone(self, *command: str, wire: str, script: Script) -> tuple[int, str]:
         """`rollout-explorer run` where nobody serves: it has a server of its own for as long

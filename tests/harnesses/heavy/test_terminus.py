@@ -34,7 +34,20 @@ def run(here: Stage, folder: Path, room: int) -> Ended:
     logs = folder / "logs"
     logs.mkdir()
     command = program("terminus_agent", str(logs), SESSION, str(room), TASK)
-    return here.run(*command, wire="chat", env={"TMUX_TMPDIR": str(folder)})
+    told = ("--trajectory", str(logs / "trajectory.json"))
+    return here.run(*command, wire="chat", env={"TMUX_TMPDIR": str(folder)}, flags=told)
+
+
+def about_its_trajectory(ended: Ended) -> dict[str, dict[str, Any]]:
+    """The findings about the file that it wrote itself, by code."""
+    path = f"/api/v1/rollouts/{ended.record.rollout_id}/findings"
+    found = ended.record.live.api("GET", path)["findings"]
+    codes = ("turns_match", "prompt_len_mismatch", "turn_mismatch", "no_atif")
+    return {
+        item["code"]: item
+        for item in found
+        if item["code"].startswith("atif") or item["code"] in codes
+    }
 
 
 def collected(ended: Ended) -> list[dict[str, Any]]:
@@ -88,6 +101,21 @@ def test_its_token_ids_are_ours(tmp_path: Path) -> None:
         assert_nothing_lost(record)
 
 
+@checks(TERMINUS, "its own trajectory agrees with the record, ids and all", "chat")
+def test_its_trajectory_agrees(tmp_path: Path) -> None:
+    with stage(TERMINUS, tmp_path, [WRITE, turn("cat hello.txt"), *DONE]) as here:
+        ended = run(here, tmp_path, PLENTY)
+        assert ended.code == 0, ended.err
+        assert ended.record.shown["trajectory"] == "match"
+        assert set(about_its_trajectory(ended)) == {"atif_version", "turns_match"}
+        # Which says something, since every step of it has its ids.
+        path = tmp_path / "logs" / "trajectory.json"
+        given = json.loads(path.read_text())
+        steps = [step for step in given["steps"] if step["source"] == "agent"]
+        assert len(steps) == 4
+        assert all(step["metrics"]["completion_token_ids"] for step in steps)
+
+
 @checks(TERMINUS, "a handoff in three calls: tree, causes and token ids", "chat")
 def test_a_handoff(tmp_path: Path) -> None:
     script: list[Any] = [
@@ -119,6 +147,9 @@ def test_a_handoff(tmp_path: Path) -> None:
         assert any("SUMMARY: hello.txt is written." in each for each in said)
         assert any("1. Yes, it is." in each for each in said)
         assert_the_same_ids(ended)
+        # Its trajectory does not list the three calls: they must not train as the agent's.
+        unlisted = about_its_trajectory(ended)["atif_aux_calls"]
+        assert all(ids[place] in unlisted["message"] for place in (3, 4, 5))
         assert_nothing_lost(record)
 
 
