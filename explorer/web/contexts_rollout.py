@@ -215,6 +215,7 @@ class TokenFacts:
     call_id: str = said("The call.")
     call_href: str = said("Address of the call's request.")
     href: str = said("Address of this token.")
+    decide_href: str | None = said("Form to leave it out of training, None if not sampled.")
 
 
 @page

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from explorer.web.contexts import Frame, RolloutRow, page, said
+from explorer.web.contexts import Choice, Frame, RolloutRow, page, said
 from explorer.web.contexts_rollout import BranchChoice, BreakNote, Header, TreeRow
 
 
@@ -251,6 +251,51 @@ class ProvenancePage:
     ending: tuple[Fact, ...] = said("How the harness ended, as told at close.")
     stdout_tail: str = said("The end of its standard output, as told at close.")
     stderr_tail: str = said("The end of its standard error, likewise.")
+    drift_href: str = said("Address of the check of its prompts against a chat template.")
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSide:
+    """One side of the first difference between two prompts."""
+
+    token: str = said("The token there, decoded.")
+    token_id: int | None = said("Its id, null where this side ends.")
+    text: str = said("What follows from there, decoded, cut.")
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRow:
+    """One call, rendered again."""
+
+    turn: str = said("Its number in the turn tree, `–` when it is not in it.")
+    call_href: str = said("Address of its request.")
+    result: str = said("`match`, `mismatch` or `not checkable`.")
+    reason: str = said("Why it could not be checked.")
+    arguments: str = said(
+        "What came of each form of its tool calls' arguments, empty without any."
+    )
+    prompt_tokens: int | None = said("Tokens of the engine's prompt.")
+    position: int | None = said("The first token that differs, null when none does.")
+    before: str = said("The text just before it, which both sides share.")
+    engine: DriftSide | None = said("The engine's side.")
+    rendered: DriftSide | None = said("The side rendered here.")
+
+
+@page
+@dataclass(frozen=True, slots=True)
+class DriftPage:
+    """`/rollouts/{rollout_id}/drift`: its prompts beside a local rendering."""
+
+    template: ClassVar[str] = "drift_page.html"
+    frame: Frame = said("What surrounds the page.")
+    renderer: str = said("Whose template was used, empty when there is none.")
+    template_sha256: str = said("Digest of that template.")
+    served_template: str = said("Digest of the engine's template, empty when not told.")
+    same_template: bool | None = said("Whether they are equal, null when one is unknown.")
+    rows: tuple[DriftRow, ...] = said("Calls in admission order.")
+    first: int = said("Number of the first call here.")
+    total: int = said("Calls of the rollout.")
+    more_href: str | None = said("Address of the next calls, null at the end.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +311,32 @@ class FindingRow:
     token_href: str | None = said("Address of the first token it concerns, or of its call's.")
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """What one person decided."""
+
+    what: str = said("The decision, in words.")
+    concerns: str = said("The turn, and the tokens if it is about some.")
+    call_href: str | None = said("Address of the call's request.")
+    who: str = said("Who decided.")
+    when: str = said("When.")
+    reason: str = said("Why, in their words.")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionForm:
+    """The form that records a decision."""
+
+    action: str = said("Where it is sent.")
+    kinds: tuple[Choice, ...] = said("What can be decided.")
+    kind: str = said("The one that is chosen.")
+    calls: tuple[Choice, ...] = said("The calls.")
+    call: str = said("The one that is chosen, empty for none.")
+    roles: tuple[Choice, ...] = said("Roles that can be given.")
+    start: str = said("First token, if a link named one.")
+    end: str = said("The token after the last, if a link named one.")
+
+
 @page
 @dataclass(frozen=True, slots=True)
 class FindingsPage:
@@ -279,6 +350,8 @@ class FindingsPage:
     trajectory: tuple[Fact, ...] = said(
         "The harness's own trajectory and whether it agrees, empty when none was given."
     )
+    decisions: tuple[DecisionRow, ...] = said("What people decided, the newest first.")
+    form: DecisionForm = said("The form to decide more.")
 
 
 @dataclass(frozen=True, slots=True)

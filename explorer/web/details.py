@@ -33,6 +33,7 @@ from explorer.web.contexts_tabs import (
     TimingPage,
     TimingRow,
 )
+from explorer.web.deciding import decision_form, decision_rows
 from explorer.web.frames import rollout_href
 from explorer.web.lists import group_row, now_us
 from explorer.web.pretty import safe_text
@@ -166,9 +167,12 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         header=header,
         engine=engine,
         certificate=proved,
-        policy=tuple(
-            Fact(name, value if isinstance(value, str) else compact(value), True)
-            for name, value in judged.judgement.policy.describe().items()
+        policy=(
+            *(
+                Fact(name, value if isinstance(value, str) else compact(value), True)
+                for name, value in judged.judgement.policy.describe().items()
+            ),
+            Fact("digest of the switches", judged.judgement.policy.sha256, True),
         ),
         sampling=sampling_rows(judged),
         metadata=facts_of(rollout.metadata),
@@ -179,6 +183,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         ending=facts_of({k: v for k, v in told.items() if k not in _SHOWN_ELSEWHERE}),
         stdout_tail=safe_text(str(told.get("stdout_tail", ""))),
         stderr_tail=safe_text(str(told.get("stderr_tail", ""))),
+        drift_href=rollout_href(rollout.rollout_id, "drift"),
     )
 
 
@@ -267,8 +272,10 @@ def finding_row(judged: Judged, finding: Finding, labels: Mapping[CallId, str]) 
     )
 
 
-def findings_page(judged: Judged, frame: Frame, header: Header) -> FindingsPage:
-    """Findings worst first, and sampled tokens by mask reason."""
+def findings_page(
+    judged: Judged, frame: Frame, header: Header, query: Mapping[str, str]
+) -> FindingsPage:
+    """Findings worst first, sampled tokens by mask reason, and what people decided."""
     skip = (MaskReason.PROMPT, MaskReason.ENVIRONMENT)
     counts = judged.judgement.mask_counts
     masked = tuple(
@@ -283,6 +290,8 @@ def findings_page(judged: Judged, frame: Frame, header: Header) -> FindingsPage:
         findings=tuple(finding_row(judged, item, labels) for item in judged.judgement.findings),
         masked=masked,
         trajectory=trajectory_facts(judged),
+        decisions=decision_rows(judged),
+        form=decision_form(judged, query),
     )
 
 

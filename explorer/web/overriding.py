@@ -7,14 +7,17 @@ Must not know: routes, what an override does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qs
 
 from explorer.errors import InvalidValue
 from explorer.records import Call, Override, Role, RolloutRecord
 from explorer.web.api_requests import only, read_object, text
 
-_OVERRIDES = ("role", "exclude_call", "exclude_span", "accept_logprobs", "accept_versions")
+_DIGITS = re.compile("[0-9]{1,9}")
+KINDS = ("role", "exclude_call", "exclude_span", "accept_logprobs", "accept_versions")
 
 
 def read_override(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
@@ -26,11 +29,40 @@ def read_override(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
     Raises:
         InvalidValue: names the field.
     """
-    body = read_object(raw)
+    return override_of(read_object(raw), record, time_us)
+
+
+def read_override_form(raw: bytes, record: RolloutRecord, time_us: int) -> Override:
+    """The same from a page's form: empty fields are absent, positions are numbers.
+
+    Raises:
+        InvalidValue: names the field.
+    """
+    try:
+        given = parse_qs(raw.decode("utf-8"), max_num_fields=20)
+    except ValueError as error:
+        raise InvalidValue(f"the form cannot be read: {error}") from error
+    body: dict[str, Any] = {name: values[0].strip() for name, values in given.items()}
+    body = {name: value for name, value in body.items() if value}
+    if body.get("kind") != "role":
+        body.pop("role", None)
+    for name in ("start", "end"):
+        text_of = str(body.pop(name, ""))
+        if body.get("kind") == "exclude_span":
+            body[name] = int(text_of) if _DIGITS.fullmatch(text_of) else None
+    return override_of(body, record, time_us)
+
+
+def override_of(body: Mapping[str, Any], record: RolloutRecord, time_us: int) -> Override:
+    """The decision that the fields of `body` describe.
+
+    Raises:
+        InvalidValue: names the field.
+    """
     only(body, {"kind", "reason", "who", "call_id", "role", "start", "end"})
     kind = body.get("kind")
-    if kind not in _OVERRIDES:
-        raise InvalidValue(f"`kind` must be one of {', '.join(_OVERRIDES)}", path="$.kind")
+    if kind not in KINDS:
+        raise InvalidValue(f"`kind` must be one of {', '.join(KINDS)}", path="$.kind")
     reason = text(body, "reason")
     if reason is None:
         raise InvalidValue("give `reason`: it is kept and shown", path="$.reason")

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
+from explorer.capture.ids import now_us
 from explorer.errors import NotFound
 from explorer.export.judged import Judged
 from explorer.records import RolloutId
@@ -25,6 +26,7 @@ from explorer.web.contexts_tabs import (
     RequestsPage,
 )
 from explorer.web.conversation import Conversation
+from explorer.web.desk_access import api_services, require_change
 from explorer.web.details import (
     custody_page,
     findings_page,
@@ -34,6 +36,7 @@ from explorer.web.details import (
 )
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
+from explorer.web.overriding import read_override_form
 from explorer.web.pages import page_and_twin
 from explorer.web.render import respond
 from explorer.web.services import services_of
@@ -188,9 +191,23 @@ async def provenance(request: Request, rollout_id: str) -> Response:
 @page_and_twin(router, "/rollouts/{rollout_id}/findings")
 async def findings(request: Request, rollout_id: str) -> Response:
     """What was found, worst first."""
+    query = dict(request.query_params)
     return await tab(
-        request, rollout_id, "findings", lambda judged, f, h, _: findings_page(judged, f, h)
+        request,
+        rollout_id,
+        "findings",
+        lambda judged, f, h, _: findings_page(judged, f, h, query),
     )
+
+
+@router.post("/rollouts/{rollout_id}/overrides", dependencies=[Depends(require_change)])
+async def decide(request: Request, rollout_id: str) -> Response:
+    """Records a person's decision from the page's form."""
+    judged = await judged_or_404(request, rollout_id)
+    wanted = read_override_form(await request.body(), judged.record, now_us())
+    await api_services(request).desk.override(judged.record.rollout.rollout_id, wanted)
+    await services_of(request).judged.get(judged.record.rollout.rollout_id)
+    return RedirectResponse(rollout_href(rollout_id, "findings") + "#decisions", 303)
 
 
 @page_and_twin(router, "/rollouts/{rollout_id}/custody")

@@ -245,7 +245,15 @@ def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
         call_id=segment.call_id,
         call_href=rollout_href(rollout_id, f"requests/{segment.call_id}"),
         href=href,
+        decide_href=_decide_href(rollout_id, segment.call_id, index) if sampled else None,
     )
+
+
+def _decide_href(rollout_id: str, call_id: str, index: int) -> str:
+    """The form that leaves this token out; positions of a branch are those of the call's
+    own row, since the rows of its ancestors are prefixes of it."""
+    page = rollout_href(rollout_id, "findings", call=call_id, start=index, end=index + 1)
+    return f"{page}#decide"
 
 
 def _logprob_text(call: Call, logprob: float | None, *, sampled: bool) -> str:

@@ -73,7 +73,7 @@ def test_the_reference_lists_every_context() -> None:
 
 
 def test_every_template_belongs_to_a_context() -> None:
-    known = {"error_fragment.html", "inspect.html", "turns.html"}
+    known = {"error_fragment.html", "inspect.html", "turns.html", "drift.html"}
     for page in PAGES:
         known |= family(page.template)
     assert {path.name for path in find("templates").iterdir()} == known

@@ -1,0 +1,123 @@
+"""A person's decision from the page: recorded, shown, and refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import sync_playwright
+
+from explorer.engine.tiny import TinyEngine
+from tests.browser.chromium import EXECUTABLE, launch
+from tests.live import Live, serving
+from tests.web.test_exports import rollout
+
+PAGE = {"sec-fetch-site": "same-origin", "accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    store = tmp_path_factory.mktemp("deciding") / "store.duckdb"
+    with serving(TinyEngine(), store) as running:
+        yield running
+
+
+def post(live: Live, name: str, headers: Any = PAGE, **fields: str) -> httpx.Response:
+    return httpx.post(
+        f"{live.url}/rollouts/{name}/overrides", data=fields, headers=headers, timeout=30
+    )
+
+
+def calls_of(live: Live, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = live.api("GET", f"/api/v1/rollouts/{name}/calls")["calls"]
+    return found
+
+
+def test_a_decision_is_recorded_and_shown(live: Live) -> None:
+    name = rollout(live)
+    call = calls_of(live, name)[1]
+    reason = '<img src=x onerror="alert(1)"> \u202e leaks'
+    done = post(
+        live, name, kind="exclude_call", call_id=call["call_id"], reason=reason, who="Ada"
+    )
+    assert done.status_code == 303
+    assert done.headers["location"] == f"/rollouts/{name}/findings#decisions"
+    after = live.api("GET", f"/api/v1/rollouts/{name}/calls/{call['call_id']}")
+    assert {span["reason"] for span in after["mask_spans"]} >= {"excluded_by_user"}
+    html = httpx.get(f"{live.url}/rollouts/{name}/findings").text
+    assert "<img" not in html
+    twin = httpx.get(f"{live.url}/rollouts/{name}/findings.json").json()
+    row = twin["decisions"][0]
+    assert (row["who"], row["concerns"]) == ("Ada", "turn 1")
+    assert row["call_href"] == f"/rollouts/{name}/requests/{call['call_id']}"
+    assert [choice["value"] for choice in twin["form"]["calls"]][1] == call["call_id"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "`kind` must be one of"),
+        ({"kind": "exclude_call"}, "give `reason`"),
+        ({"kind": "exclude_call", "reason": "r"}, "`call_id` must be a call"),
+        ({"kind": "exclude_call", "reason": "r", "call_id": "x"}, "`call_id` must be a call"),
+        ({"kind": "exclude_span", "reason": "r", "start": "1"}, "`call_id` must be a call"),
+        ({"kind": "sampled", "reason": "r"}, "`kind` must be one of"),
+        ({"kind": "role", "reason": "r", "logprobs": "0"}, "unknown field"),
+    ],
+)
+def test_a_form_that_is_not_filled_says_what_is_missing(
+    live: Live, fields: dict[str, str], said: str
+) -> None:
+    refused = post(live, rollout(live), **fields)
+    assert refused.status_code == 422
+    assert said.replace("`", "") in refused.text.replace("`", "").replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("start", ["", "-1", "1e3", "٣", "99999999999999999999"])
+def test_positions_are_plain_numbers(live: Live, start: str) -> None:
+    name = rollout(live)
+    call = calls_of(live, name)[1]["call_id"]
+    fields = {"kind": "exclude_span", "reason": "r", "call_id": call, "end": "30"}
+    assert post(live, name, **fields, start=start).status_code == 422
+
+
+def test_only_the_operator_decides(live: Live) -> None:
+    name = rollout(live)
+    call = calls_of(live, name)[1]["call_id"]
+    fields = {"kind": "exclude_call", "reason": "r", "call_id": call}
+    # A program on this machine may read and not change; another site's page neither.
+    assert post(live, name, {}, **fields).status_code == 401
+    assert post(live, name, {"sec-fetch-site": "cross-site"}, **fields).status_code == 403
+    bearer = {"authorization": f"Bearer {live.token}"}
+    assert post(live, name, bearer, **fields).status_code == 303
+    assert (
+        post(live, "01a228ed-1a24-7bb6-82e6-db4332c09e5f", bearer, **fields).status_code == 404
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not Path(EXECUTABLE).exists(), reason=f"no Chromium at {EXECUTABLE}")
+def test_from_a_token_to_its_exclusion(live: Live) -> None:
+    name = rollout(live)
+    first, last = calls_of(live, name)[1:3]
+    place = last["prompt_len"] + 3
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        page = browser.new_page()
+        page.goto(
+            f"{live.url}/rollouts/{name}/tokens?branch={last['call_id']}&t={place}#t{place}"
+        )
+        page.click("text=leave out…")
+        assert page.input_value("input[name=start]") == str(place)
+        assert page.input_value("select[name=kind]") == "exclude_span"
+        page.fill("input[name=reason]", "quotes the answer")
+        page.click("text=Record the decision")
+        page.wait_for_selector("text=quotes the answer")
+        browser.close()
+    after = live.api("GET", f"/api/v1/rollouts/{name}/calls/{last['call_id']}")
+    spans = [(s["start"], s["end"], s["reason"]) for s in after["mask_spans"]]
+    assert (place, place + 1, "excluded_by_user") in spans
+    assert first["call_id"] != last["call_id"]
