@@ -264,6 +264,12 @@ _TABLE = (
     ),
     FindingSpec("logprobs_accepted", _W, "A person accepted logprobs that are not certified."),
     FindingSpec("multiple_roots", _W, "The agent's work starts in more than one place."),
+    FindingSpec(
+        "per_turn_capture_only",
+        _W,
+        "No call of the agent continues another one by its tokens: each is a row of its own.",
+        "The harness or the template renders history anew; see the cause at each break.",
+    ),
     FindingSpec("prefix_break", _W, "A prompt left the sequence it might have continued."),
     FindingSpec("forks", _I, "Calls were continued in more than one way."),
     FindingSpec("discarded_turns", _W, "Answers the harness did not use are masked."),
@@ -274,6 +280,23 @@ _TABLE = (
         "Give one of them a role override.",
     ),
     FindingSpec("ambiguous_parent", _I, "Twin calls are equally good parents; the first is."),
+    FindingSpec(
+        "certain_tokens",
+        _I,
+        "Tokens that train have a logprob of exactly 0.0, so probability 1.",
+    ),
+    FindingSpec(
+        "sampling_neutralised",
+        _I,
+        "Truncation or penalties that were asked for were sent as no-ops, so that logprobs can "
+        "be trained on.",
+    ),
+    FindingSpec(
+        "context_budget_exhausted",
+        _W,
+        "A prompt did not fit the model's context or the rollout's budget of it.",
+        "The agent may have stopped for that reason and no other.",
+    ),
     FindingSpec("degenerate_rollout", _W, "The agent made a single call."),
     FindingSpec("harness_exit", _W, "The harness ended with an exit code other than 0."),
     FindingSpec("override_ignored", _W, "An override names no call or span of this rollout."),

@@ -80,6 +80,7 @@ def check_rollout(decided: Decided) -> tuple[Finding, ...]:
         *_engine(decided),
         *_shape(decided),
         *_siblings(decided),
+        *_sampling(decided),
         *_ends(decided),
         *_overrides(decided),
         *check_trajectory(decided.record, decided.tree.sequences, decided.roles, decided.masks),
@@ -158,6 +159,9 @@ def _shape(decided: Decided) -> Iterator[Finding]:
     agent_roots = [root for root in tree.roots if roles[root].role is Role.AGENT]
     if len(agent_roots) > 1:
         yield make_finding("multiple_roots", decided.where(), f"{len(agent_roots)} roots.")
+        agent = [node for node in decided.agent_calls() if node.has_ids]
+        if len(agent) > 1 and all(node.parent_id is None for node in agent):
+            yield make_finding("per_turn_capture_only", decided.where(), f"{len(agent)} calls.")
     forks = 0
     for node in tree.nodes.values():
         forks += len(node.children) > 1
@@ -219,6 +223,51 @@ def _twin_of_continued(
         if np.array_equal(mine, theirs):
             return other.call_id
     return None
+
+
+# What a request may ask for that is sent as a no-op, and the value that asks for nothing.
+_NO_OPS: dict[str, tuple[float, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (-1, 0),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+}
+
+
+def _sampling(decided: Decided) -> Iterator[Finding]:
+    by_id = decided.by_id
+    certain = trained = 0
+    for call_id, mask in decided.masks.items():
+        logprobs = by_id[call_id].logprobs
+        if mask.supervised and logprobs is not None:
+            bits = mask.completion_bits().astype(np.bool_)
+            trained += mask.supervised
+            certain += int(np.count_nonzero(logprobs[bits] == 0.0))
+    if certain:
+        detail = f"{certain} of {trained} tokens."
+        yield make_finding("certain_tokens", decided.where(), detail)
+    neutral = [call for call in decided.record.calls if _neutralised(call)]
+    if neutral:
+        names = sorted({name for call in neutral for name in _neutralised(call)})
+        detail = f"{len(neutral)} calls: {', '.join(names)}."
+        yield make_finding("sampling_neutralised", decided.where(), detail)
+    full = [c for c in decided.record.calls if c.failure_kind is FailureKind.CONTEXT]
+    if full:
+        where = decided.where(full[0].call_id if full[0].call_id in decided.masks else None)
+        yield make_finding("context_budget_exhausted", where, f"{len(full)} calls.")
+
+
+def _neutralised(call: Call) -> list[str]:
+    """What the call asked for and did not get."""
+    asked, sent = call.requested_sampling, call.submitted_sampling
+    return [
+        name
+        for name, nothing in _NO_OPS.items()
+        if asked.get(name) is not None and asked[name] not in nothing and name in sent
+        if sent[name] in nothing
+    ]
 
 
 def _ends(decided: Decided) -> Iterator[Finding]:
