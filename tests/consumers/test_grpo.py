@@ -348,6 +348,45 @@ def test_a_trainer_with_tools_is_refused_because_it_ignores_the_mask() -> None:
         ReplayedRollouts(ExplorerServer("http://127.0.0.1:9"), {})(["a"], Trainer())
 
 
+def test_rollouts_of_another_model_are_refused(
+    server: ExplorerServer, demo: dict[str, Outcome]
+) -> None:
+    class Config:
+        vocab_size = 100
+
+    class Model:
+        training = True
+        config = Config()
+
+    class Trainer:
+        num_generations = 2
+        model = Model()
+
+    groups = mixed_groups(server, demo)
+    name = next(iter(groups))
+    with pytest.raises(ConfigurationError, match="another model"):
+        ReplayedRollouts(server, groups)([name, name], Trainer())
+
+
+def test_one_process_of_several_does_not_stop_alone(
+    server: ExplorerServer, demo: dict[str, Outcome]
+) -> None:
+    class Accelerator:
+        num_processes = 2
+        process_index = 1
+
+    class Trainer:
+        num_generations = 2
+        accelerator = Accelerator()
+
+    groups = mixed_groups(server, demo)
+    name = next(iter(groups))
+    replay = ReplayedRollouts(server, groups, RowOptions(max_tokens=10))
+    batch = replay([name, name], Trainer())
+    assert batch["reward"] == [None, None]
+    assert batch["env_mask"] == [[0], [0]]
+
+
 def test_replay_gives_no_rollout_twice_in_a_batch(
     server: ExplorerServer, demo: dict[str, Outcome]
 ) -> None:

@@ -19,6 +19,7 @@ from explorer.errors import ConfigurationError
 from explorer.integrations.attempts import Attempt, Ended, Endpoint
 from explorer.integrations.blocking import ExplorerServer, TraceRefused
 from explorer.integrations.command import CommandAgent, Finished
+from explorer.integrations.contract import read_trace
 from explorer.integrations.trl.rollout import calling
 from tests.consumers.making import (
     COMMAND,
@@ -458,6 +459,39 @@ def test_each_fetch_is_its_own_object(server: ExplorerServer) -> None:
 
 
 # The server's word.
+
+
+def test_the_hash_that_the_server_announces_is_compared(server: ExplorerServer) -> None:
+    import hashlib
+
+    from explorer.integrations.blocking import _CONTENT_HASH
+
+    rollout_id = ran(server).rollout_id
+    raw, etag = server.read("GET", f"/api/v1/rollouts/{rollout_id}/training-trace")
+    announced = _CONTENT_HASH.fullmatch(etag or "")
+    assert announced
+    assert announced[1] == hashlib.sha256(raw).hexdigest()
+
+
+def test_a_format_that_needs_a_reward_is_refused_without_one(server: ExplorerServer) -> None:
+    rollout_id = ran(server, None).rollout_id
+    assert read_trace(server.training_trace(rollout_id)).reward is None
+    with pytest.raises(TraceRefused) as refused:
+        server.training_trace(rollout_id, needs_reward=True)
+    assert refused.value.codes == ["reward_missing"]
+
+
+def test_the_old_contract_is_read_by_openenvs_class(server: ExplorerServer) -> None:
+    from openenv.core.harness import TrainingTrace
+
+    session = ran(server)
+    old = server.capture_audit(session.rollout_id, format="contract")
+    trace = TrainingTrace.from_entries(old["trace_entries"])
+    ours = session.fetch_training_trace()
+    assert [one.node_id for one in trace.turns] == [one.node_id for one in ours.turns]
+    assert [one.loss_mask for one in trace.turns] == [one.loss_mask for one in ours.turns]
+    assert old["n_trainable_tokens"] == sum(sum(one.loss_mask) for one in ours.turns)
+    assert old["reward"] == 1.0
 
 
 def test_a_damaged_transfer_is_noticed(

@@ -112,11 +112,13 @@ def make_batch(
     }
     if len(unscored) and options.on_unscored == "raise":
         raise UnscoredRollout(_told(unscored))
-    if all(row is None for row, _, _ in rows):
+    if all(row is None for row, _, _ in rows) and _alone(trainer):
         raise NothingToTrain(f"no rollout of this batch can train. {_told(unscored)}")
     if unscored:
         logger.warning("%s", _told(unscored))
-    _warn_left_out([row for row, _, _ in rows if row is not None])
+    made = [row for row, _, _ in rows if row is not None]
+    _check_vocabulary(made, trainer)
+    _warn_left_out(made)
     stand_in = _stand_in(trainer)
     placed = [stand_in if row is None else row for row, _, _ in rows]
     batch: dict[str, list[Any]] = {
@@ -195,6 +197,24 @@ def _check_temperature(one: Captured, trainer: Any) -> None:
             )
 
 
+def _alone(trainer: Any) -> bool:
+    """Whether this is the only process: one that stops would leave the others waiting, and
+    its few rows may all be unscored where the whole batch is not."""
+    return int(getattr(getattr(trainer, "accelerator", None), "num_processes", 1)) == 1
+
+
+def _check_vocabulary(rows: list[Row], trainer: Any) -> None:
+    size = getattr(getattr(getattr(trainer, "model", None), "config", None), "vocab_size", None)
+    if type(size) is not int:
+        return
+    highest = max((max(row.prompt_ids + row.completion_ids) for row in rows), default=0)
+    if highest >= size:
+        raise ConfigurationError(
+            f"a captured token has the id {highest}, the trainer's model {size} tokens: "
+            "the rollouts were sampled by another model"
+        )
+
+
 def _stand_in(trainer: Any) -> Row:
     """Keeps a place in the group: TRL crashes on an empty row. It trains nothing."""
     pad = getattr(getattr(trainer, "processing_class", None), "pad_token_id", None)
@@ -213,7 +233,7 @@ def _warn_left_out(rows: list[Row]) -> None:
     if left:
         tokens = sum(row.left_out_tokens for row in left)
         logger.warning(
-            "trees among the rollouts: %d; tokens of their other branches left out: %d, because "
+            "trees among the rollouts: %d; tokens of other branches left out: %d, because "
             "GRPOTrainer takes one row a rollout (the asynchronous trainer takes all)",
             len(left),
             tokens,
