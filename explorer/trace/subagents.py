@@ -9,8 +9,9 @@ that is not its own. `prompt_from_argument`: a conversation with another system 
 other tools, whose first user turn holds word for word an argument of another's tool call.
 `nested_in_tool_call`: a new tool-bearing root with its own system
 prompt, or with other tools and a conversation of its own, began after another conversation
-asked for tools and before that conversation went on. What goes on from a subagent's messages
-is the subagent's too. The first tool-bearing root is the main agent and is never a subagent.
+asked for tools and before that conversation went on. What goes on from a subagent's messages,
+or asks again what its first call asked, is the subagent's too. The first tool-bearing root is
+the main agent and is never a subagent.
 For claims, a root that the harness calls side work is neither; for the shape it is one like
 any other, or a claim about it would put others in.
 """
@@ -32,6 +33,8 @@ from explorer.trace.claims import (
 from explorer.trace.tree import Tree
 
 Evidence = tuple[str, str]
+# What a call asked: messages, system prompt and tools, by their digests.
+Request = tuple[tuple[str, ...], str | None, str | None]
 # The note that capture leaves, and the rule that reads it.
 _SPAWNED = "prompt_from_argument"
 
@@ -83,6 +86,7 @@ def _by_shape(
     waits = _waits(tree, by_id) if len(tool_roots) > 1 else []
     asked = 0
     active: list[Wait] = []
+    begun: dict[Request, CallId] = {}
     for root in tool_roots[1:]:
         start = by_id[root].sequence
         while asked < len(waits) and waits[asked].asked < start:
@@ -95,14 +99,21 @@ def _by_shape(
             for wait in active
             if wait.went_on > start and tree.nodes[wait.call_id].root_id not in own_roots
         ]
-        evidence = _inherited(tree, tree.meant.get(root), own_roots) or _nested(
-            by_id[root],
-            by_id,
-            _against(by_id[root], by_id[tool_roots[0]], active, by_id),
-            goes_on=root in tree.meant,
+        request = _request(by_id[root])
+        evidence = (
+            _inherited(tree, tree.meant.get(root), own_roots)
+            or _asked_again(begun.get(request), own_roots)
+            or _nested(
+                by_id[root],
+                by_id,
+                _against(by_id[root], by_id[tool_roots[0]], active, by_id),
+                goes_on=root in tree.meant,
+            )
         )
         if evidence is not None:
             own_roots.setdefault(root, evidence)
+            if by_id[root].message_digests:
+                begun.setdefault(request, root)
     return own_roots
 
 
@@ -189,6 +200,20 @@ def _inherited(
     """That of the subagent whose conversation a root goes on with by its messages."""
     found = None if earlier is None else own_roots.get(tree.nodes[earlier].root_id)
     return None if found is None else (found[0], f"goes on from call {earlier} of a subagent")
+
+
+def _request(call: Call) -> Request:
+    return call.message_digests, call.system_digest, call.tools_digest
+
+
+def _asked_again(
+    earlier: CallId | None, own_roots: Mapping[CallId, Evidence]
+) -> Evidence | None:
+    """That of a subagent whose very request a root repeats: its first attempt failed or was
+    thrown away, and by the time of the next one nobody may be waiting any more."""
+    if earlier is None:
+        return None
+    return own_roots[earlier][0], f"asks again what call {earlier} of a subagent asked"
 
 
 def _nested(

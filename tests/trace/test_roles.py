@@ -185,6 +185,22 @@ def test_a_subagent_is_found_where_every_turn_is_written_anew() -> None:
     assert decided["m1"].role is decided["m2"].role is Role.AGENT
 
 
+def test_a_subagent_that_asks_again_after_its_parent_went_on_is_still_one() -> None:
+    """Its first attempt began while the parent waited, and failed."""
+    main, sub, after, goes_on = written_anew()
+    facts = {"n_tools": 3, "system_digest": "S", "tools_digest": "three"}
+    failed = failed_call("s0", 2, message_digests=("v",), **facts)
+    goes_on = replace(goes_on, sequence=3)
+    sub, after = replace(sub, sequence=4), replace(after, sequence=5)
+    decided = decide(main, failed, goes_on, sub, after)
+    assert decided["s1"].rule == decided["s2"].rule == "nested_in_tool_call"
+    assert decided["s1"].why == "asks again what call s0 of a subagent asked"
+    assert decided["m2"].role is Role.AGENT
+    # Other messages are another request, of which nothing is known.
+    other = replace(sub, message_digests=("w",))
+    assert decide(main, failed, goes_on, other)["s1"].role is Role.AGENT
+
+
 def test_what_goes_on_from_a_claimed_subagent_is_one_too() -> None:
     main, sub, after, _ = written_anew()
     claimed = replace(sub, claims={"x-parent-session-id": "main"})
