@@ -17,6 +17,7 @@ from explorer.capture.credentials import SCOPE_KEY, take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
 from explorer.capture.proxy import CaptureProxy, ProxyOptions
+from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
 from explorer.export.judged import JudgedRollouts
@@ -62,7 +63,12 @@ class Application:
             interval_s=settings.probe_interval_s,
         )
         self.policy: Policy = policy_of(settings)
-        self.desk = Desk(store, settings.lineage_bytes, settings.retry_window_s)
+        self.desk = Desk(
+            store,
+            settings.lineage_bytes,
+            settings.retry_window_s,
+            SetUpWatch(self.certifier.trouble),
+        )
         self.proxy = CaptureProxy(
             self.desk,
             engine,
@@ -103,6 +109,7 @@ class Application:
             certificate=lambda: self.certificate,
             vocabulary=self.vocabularies.get,
             started_us=now_us(),
+            alert=lambda: self.desk.watch.reason,
         )
         app.state.api = ApiServices(
             store=self.store,
@@ -154,6 +161,7 @@ class Application:
 
     async def _keep_certificate(self, certificate: Certificate) -> None:
         await self.store.add_certificate(certificate)
+        self.desk.watch.probed()
         await self.vocabularies.keep(certificate)
 
     def template(self, wanted: Rollout) -> Rollout:

@@ -104,6 +104,11 @@ class UpgradeUnsupported(RequestRefused):
     code = "upgrade_unsupported"
 
 
+class EngineSetUpWrong(RequestRefused):
+    status = 409
+    code = "engine_set_up_wrong"
+
+
 class RolloutOpen(RequestRefused):
     status = 409
     code = "rollout_open"

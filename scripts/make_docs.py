@@ -38,6 +38,8 @@ from explorer.web import (
     api,
     contexts,
     contexts_rollout,
+    drift,
+    drift_pages,
     exports,
     pages,
     rollout_pages,
@@ -61,6 +63,7 @@ ERROR_MEANINGS = {
     "BodyTooSlow": "The request body did not arrive within a named setting.",
     "UnsupportedEncoding": "The body is encoded in a way the server does not read.",
     "NotFound": "There is no such object or route.",
+    "EngineSetUpWrong": "The engine stopped giving what it was certified for; see the message.",
     "RolloutOpen": "The rollout must be closed first.",
     "NotTrainable": "The verdict forbids it; `details.reasons` has every reason.",
     "AccessDenied": "The request comes from another site.",
@@ -375,9 +378,11 @@ def served_routes() -> list[APIRoute]:
     routers = (
         api.router,
         exports.router,
+        drift.router,
         api.probes,
         pages.router,
         rollout_pages.router,
+        drift_pages.router,
         token_pages.router,
     )
     found = [route for router in routers for route in router.routes]
@@ -387,7 +392,7 @@ def served_routes() -> list[APIRoute]:
 def routes_page() -> str:
     """Every HTTP route."""
     served = served_routes()
-    ours = (api.__name__, exports.__name__)
+    ours = (api.__name__, exports.__name__, drift.__name__)
     programs = [route for route in served if route.endpoint.__module__ in ours]
     browsed = [route for route in served if route.endpoint.__module__ not in ours]
     wire = table(

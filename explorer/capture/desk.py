@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from explorer.capture.budgets import Ledger
 from explorer.capture.ids import hash_key, new_capture_key, new_rollout_id, now_us
 from explorer.capture.lineage import Lineage
 from explorer.capture.retries import Retries
+from explorer.capture.watch import SetUpWatch
 from explorer.errors import NotFound, RolloutClosed, UnknownKey
 from explorer.records import (
     Call,
@@ -97,9 +98,16 @@ class Desk:
         lineage_bytes: memory that all rollouts may take together, their prefix indexes
             first of all (bytes).
         retry_window_s: how long a reply is kept for a retry (seconds).
+        watch: looks at every call that is stored.
     """
 
-    def __init__(self, store: Store, lineage_bytes: int, retry_window_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lineage_bytes: int,
+        retry_window_s: float = 600.0,
+        watch: SetUpWatch | None = None,
+    ) -> None:
         self._retry_window_us = int(retry_window_s * 1_000_000)
         self._store = store
         self._limit = lineage_bytes
@@ -109,6 +117,7 @@ class Desk:
         self._loading: dict[RolloutId, asyncio.Task[LiveRollout]] = {}
         self.weight_version: int | None = None
         self.unknown_keys = 0
+        self.watch = watch or SetUpWatch()
 
     async def start(self) -> None:
         """Reads the keys of rollouts that are still open."""
@@ -119,9 +128,11 @@ class Desk:
         """A new rollout, durable, with the key that is shown this once.
 
         `rollout` gives everything but id, time and key hash.
-        """
-        from dataclasses import replace
 
+        Raises:
+            EngineSetUpWrong: the engine does not give what training needs.
+        """
+        self.watch.check(rollout.purpose)
         time_us = now_us()
         key = new_capture_key()
         made = replace(
@@ -218,10 +229,16 @@ class Desk:
             del self._live[rollout_id]
 
     def settled(
-        self, live: LiveRollout, call: Call, arguments: Mapping[str, str] | None = None
+        self,
+        live: LiveRollout,
+        call: Call,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        promised: bool = False,
     ) -> None:
         """A call is durable: from now on it can be a parent, and an echo of its tool calls
         is known by their `arguments`, texts by id."""
+        self.watch.saw(call, promised=promised)
         live.remember(arguments or {})
         live.in_flight.discard(call.call_id)
         live.lineage.add(call)

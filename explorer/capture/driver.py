@@ -29,7 +29,7 @@ from explorer.errors import (
     StoreFailed,
     UpstreamFailed,
 )
-from explorer.records import Call, CallStatus, FailureKind
+from explorer.records import Call, CallStatus, CaptureLevel, FailureKind
 from explorer.store.interface import Store
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,12 @@ class Driver:
         except StoreFailed as error:
             self.push(ev.StoreBroke(now_us(), error.message))
         else:
-            self._around.desk.settled(self._live, call, self.exchange.sampled_arguments)
+            self._around.desk.settled(
+                self._live,
+                call,
+                self.exchange.sampled_arguments,
+                promised=self.exchange.context.plan.level is CaptureLevel.TOKENS,
+            )
             self.push(ev.Stored(now_us()))
 
 

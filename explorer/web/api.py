@@ -226,12 +226,13 @@ async def readyz(api: Api) -> JSONResponse:
     health = await asyncio.to_thread(api.store.health)
     certificate = api.certificate()
     reached = certificate is not None and certificate.engine_name != "unreachable"
-    ready = not health.spilling and not health.refused_for_space and reached
+    well = not api.desk.watch.reason
+    ready = not health.spilling and not health.refused_for_space and reached and well
     body = {
         "ready": ready,
         "store": "spilling" if health.spilling else "ok",
         "space": "refused" if health.refused_for_space else "ok",
-        "engine": "certified" if reached else "unreachable",
+        "engine": ("certified" if well else "set up wrongly") if reached else "unreachable",
     }
     return JSONResponse(body, status_code=200 if ready else 503)
 
@@ -241,5 +242,7 @@ async def metrics(api: Api) -> PlainTextResponse:
     """Gauges in Prometheus text form."""
     health = await asyncio.to_thread(api.store.health)
     return PlainTextResponse(
-        shapes.metrics_text(health, api.in_flight(), api.desk.unknown_keys)
+        shapes.metrics_text(
+            health, api.in_flight(), api.desk.unknown_keys, api.desk.watch.found
+        )
     )

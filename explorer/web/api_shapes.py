@@ -237,8 +237,10 @@ def download_headers(name: str, etag: str | None) -> dict[str, str]:
     return headers
 
 
-def metrics_text(health: StoreHealth, in_flight: int, unknown_keys: int) -> str:
-    """Prometheus exposition of the gauges."""
+def metrics_text(
+    health: StoreHealth, in_flight: int, unknown_keys: int, found: Mapping[str, int]
+) -> str:
+    """Prometheus exposition of the gauges; `found` counts findings of arriving calls."""
     rows = {
         "calls_in_flight": in_flight,
         "unknown_key_requests_total": unknown_keys,
@@ -251,4 +253,9 @@ def metrics_text(health: StoreHealth, in_flight: int, unknown_keys: int) -> str:
         "store_quarantined_rows": health.quarantined,
         "store_spilling": int(health.spilling),
     }
-    return "".join(f"rollout_explorer_{name} {value}\n" for name, value in rows.items())
+    lines = [f"rollout_explorer_{name} {value}\n" for name, value in rows.items()]
+    lines += [
+        f'rollout_explorer_call_findings_total{{code="{code}"}} {count}\n'
+        for code, count in sorted(found.items())
+    ]
+    return "".join(lines)

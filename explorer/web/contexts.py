@@ -48,6 +48,7 @@ class Frame:
     section: str = said("Part of the site: home, runs, rollouts, engine or help.")
     crumbs: tuple[Crumb, ...] = said("Breadcrumb line, the outermost first.")
     app_version: str = said("Version of the application that made the page.")
+    alert: str = said("What everybody must know at once, empty when all is well.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ class ProvenancePage:
 class DriftSide:
     """One side of the first difference between two prompts."""
 
-    token: str = said("The token there, decoded.")
+    piece: str = said("The token there, decoded.")
     token_id: int | None = said("Its id, null where this side ends.")
     text: str = said("What follows from there, decoded, cut.")
 

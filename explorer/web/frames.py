@@ -11,6 +11,7 @@ from fastapi import Request
 
 from explorer import __version__
 from explorer.web.contexts import Crumb, Frame
+from explorer.web.services import services_of
 
 
 def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ...]) -> Frame:
@@ -24,6 +25,7 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         section=section,
         crumbs=crumbs,
         app_version=__version__,
+        alert=services_of(request).alert(),
     )
 
 

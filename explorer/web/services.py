@@ -26,7 +26,8 @@ class Services:
     """Everything a page may ask for.
 
     `certificate` answers the newest one of the engine in use, `vocabulary` the bytes
-    and special flag of each id of a tokenizer (empty when it was never stored).
+    and special flag of each id of a tokenizer (empty when it was never stored), `alert`
+    what everybody must know at once, or nothing.
     """
 
     store: Store
@@ -35,6 +36,7 @@ class Services:
     certificate: Callable[[], Certificate | None]
     vocabulary: Callable[[TokenizerId | None], Vocabulary]
     started_us: int
+    alert: Callable[[], str] = str
 
 
 def services_of(request: Request) -> Services:
