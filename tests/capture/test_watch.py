@@ -58,7 +58,7 @@ class Forgetful(TinyEngine):
     forgets = False
 
     async def generate(self, request: EngineRequest) -> EngineReply:
-        while self.forgets and request.request_id.startswith(PROBE_ID):
+        while self.forgets and request.request_id.startswith(PROBE_ID):  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # it cannot be asked before it is well again
         reply = await super().generate(request)
         if not self.forgets or request.request_id.startswith(PROBE_ID):
