@@ -13,6 +13,7 @@ from explorer.demo.group import Outcome
 from explorer.errors import ConfigurationError
 from explorer.integrations.attempts import Endpoint
 from explorer.integrations.blocking import ExplorerServer
+from explorer.integrations.client import ApiError
 from explorer.integrations.command import CommandAgent, Finished
 from explorer.integrations.contract import read_trace
 from explorer.integrations.rows import choose_row
@@ -28,6 +29,7 @@ from explorer.integrations.trl import (
 )
 from tests.consumers.making import COMMAND, needs_trl, talk
 from tests.consumers.training import config, model_and_tokenizer, rows_of, trainer_class
+from tests.live import Live
 
 pytestmark = needs_trl
 
@@ -233,6 +235,35 @@ def test_a_command_trains_too(server: ExplorerServer, weights: Path, tmp_path: P
     trainer.train()
     assert len(counted) == 4
     assert changed(trainer.model, before)
+
+
+def test_a_server_that_refuses_stops_training_at_once(
+    live: Live, weights: Path, tmp_path: Path
+) -> None:
+    rollouts = LiveRollouts(ExplorerServer(live.url, "not-the-token"), CommandAgent(COMMAND))
+    trainer = make(weights, tmp_path, rollouts, ["a", "b"])
+    with pytest.raises(ApiError) as refused:
+        trainer.train()
+    assert refused.value.http_status in (401, 403)
+
+
+def test_evaluation_runs_agents_too(
+    server: ExplorerServer, weights: Path, tmp_path: Path
+) -> None:
+    rollouts = Kept(LiveRollouts(server, calling(failing_never), run="evaluated"))
+    trainer = make(
+        weights, tmp_path, rollouts, ["a", "b"], num_generations_eval=2,
+        per_device_eval_batch_size=4,
+    )  # fmt: skip
+    trainer.evaluate(trainer.train_dataset)
+    groups = {server.show(name)["group"] for name in rollouts.batches[0]["rollout_id"]}
+    assert len(groups) == 2
+    assert all("evaluation at step 0" in group for group in groups)
+
+
+def failing_never(prompt: Any, endpoint: Endpoint) -> float:
+    talk(endpoint, str(prompt))
+    return 1.0
 
 
 # Rollouts without a score.

@@ -7,6 +7,7 @@ Must not know: torch; it is given a trainer and returns lists.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,71 +64,73 @@ class LiveRollouts:
     at_once: int = 8
     model: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    # Tells the groups of two trainings in one run apart.
+    _tag: str = field(default_factory=lambda: secrets.token_hex(3), repr=False)
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """One row for each prompt, in order; see `make_batch`."""
         check_trainer(trainer, self.options)
-        attempts = self._attempts(prompts, trainer)
+        model = self.model or self.server.model()
+        started: list[Attempt | None] = [None] * len(prompts)
+
+        def start(place: int) -> Ended:
+            # Only now, so that a rollout's wall time is its agent's and not the queue's.
+            wanted = self._wanted(prompts[place], place, trainer)
+            endpoint = Endpoint.create(self.server, wanted, model)
+            attempt = Attempt(prompts[place], endpoint, seed=place // group_size(trainer))
+            started[place] = attempt
+            return perform(self.server, self.agent, attempt)
+
         with ThreadPoolExecutor(max_workers=max(1, self.at_once)) as pool:
-            running = [
-                pool.submit(perform, self.server, self.agent, attempt) for attempt in attempts
-            ]
+            running = [pool.submit(start, place) for place in range(len(prompts))]
             try:
                 captured = [
-                    self._captured(attempt, done)
-                    for attempt, done in zip(attempts, running, strict=True)
+                    self._captured(started, place, done) for place, done in enumerate(running)
                 ]
             except BaseException:
-                for attempt, done in zip(attempts, running, strict=True):
-                    attempt.stop.set()
-                    if done.cancel():
-                        self.server.close(
-                            attempt.endpoint.rollout_id, ok=False, reason="stopped"
-                        )
+                for done in running:
+                    done.cancel()
+                for attempt in started:
+                    if attempt is not None:
+                        attempt.stop.set()
                 raise
         return make_batch(captured, trainer, self.options)
 
-    def _give_up(self, attempts: list[Attempt], running: list[Future[Ended]]) -> None:
-        for attempt, done in zip(attempts, running, strict=True):
-            attempt.stop.set()
-            if done.cancel():
-                self.server.close(attempt.endpoint.rollout_id, ok=False, reason="stopped")
-
-    def _attempts(self, prompts: Sequence[Any], trainer: Any) -> list[Attempt]:
+    def _wanted(self, prompt: Any, place: int, trainer: Any) -> dict[str, Any]:
         step = getattr(getattr(trainer, "state", None), "global_step", 0)
+        rank = getattr(getattr(trainer, "accelerator", None), "process_index", 0)
+        number, generation = divmod(place, group_size(trainer))
+        name = task_name(prompt)
+        mode = "step" if is_training(trainer) else "evaluation at step"
+        group = f"{self._tag} {mode} {step}, {rank}.{number}: {name}"
         sampling = dict(self.sampling)
         temperature = getattr(trainer, "temperature", None)
         if isinstance(temperature, int | float):
             sampling["temperature"] = float(temperature)
-        model = self.model or self.server.model()
-        found = []
-        rank = getattr(getattr(trainer, "accelerator", None), "process_index", 0)
-        for place, prompt in enumerate(prompts):
-            number, generation = divmod(place, group_size(trainer))
-            name = task_name(prompt)
-            wanted = {
-                "run": self.run,
-                "task": name,
-                "group": f"step {step}, {rank}.{number}: {name}"[:200].strip(),
-                "attempt": generation,
-                "sampling": sampling,
-                "harness": "trl-rollout-func",
-                "metadata": {"global_step": step},
-            }
-            endpoint = Endpoint.create(self.server, wanted, model)
-            found.append(Attempt(prompt, endpoint, seed=number))
-        return found
+        return {
+            "run": self.run,
+            "task": name,
+            "group": group[:200].strip(),
+            "attempt": generation,
+            "sampling": sampling,
+            "harness": "trl-rollout-func",
+            "metadata": {"global_step": step},
+        }
 
-    def _captured(self, attempt: Attempt, done: Future[Ended]) -> Captured:
-        rollout_id = attempt.endpoint.rollout_id
+    def _captured(
+        self, started: Sequence[Attempt | None], place: int, done: Future[Ended]
+    ) -> Captured:
         error = done.exception()
-        if error is not None and not isinstance(error, Exception):
+        attempt = started[place]
+        # Where no rollout could even be made, the next one could not either.
+        if error is not None and (attempt is None or not isinstance(error, Exception)):
             raise error
+        assert attempt is not None, "an agent ran without a rollout"
+        rollout_id = attempt.endpoint.rollout_id
         if error is not None:
             logger.warning("the agent of rollout %s failed", rollout_id, exc_info=error)
-            return Captured(
-                rollout_id, problem=f"agent_failed: {type(error).__name__}: {error}"
-            )
+            why = f"agent_failed: {type(error).__name__}: {error}"
+            return Captured(rollout_id, problem=why)
         return fetch(self.server, rollout_id)
 
 
@@ -144,10 +147,14 @@ def fetch(server: ExplorerServer, rollout_id: str) -> Captured:
     return Captured(rollout_id, read_trace(raw))
 
 
+def is_training(trainer: Any) -> bool:
+    """Whether the batch is one to train on, and not one of an evaluation."""
+    return bool(getattr(getattr(trainer, "model", None), "training", True))
+
+
 def group_size(trainer: Any) -> int:
     """How many rows in a row belong to one prompt."""
-    training = getattr(getattr(trainer, "model", None), "training", True)
-    name = "num_generations" if training else "num_generations_eval"
+    name = "num_generations" if is_training(trainer) else "num_generations_eval"
     return max(1, int(getattr(trainer, name, 1)))
 
 
