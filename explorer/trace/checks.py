@@ -27,7 +27,13 @@ from explorer.records import (
     LogprobArray,
     Where,
 )
-from explorer.trace.findings import FINDINGS, FindingSpec, make_finding, render_markdown
+from explorer.trace.findings import (
+    FINDINGS,
+    PRECEDENCE,
+    FindingSpec,
+    make_finding,
+    render_markdown,
+)
 from explorer.trace.sequences import Sequences
 
 __all__ = [
@@ -128,9 +134,8 @@ def check_call(
         facts.setdefault(fact[0], fact)
     if call.completion is not None and call.completion.size == 0:
         facts.pop("no_logprobs", None)  # no token, so no logprob is missing
-    order = {code: place for place, code in enumerate(FINDINGS)}
     findings = []
-    for code, detail, span in sorted(facts.values(), key=lambda fact: order[fact[0]]):
+    for code, detail, span in sorted(facts.values(), key=lambda fact: PRECEDENCE[fact[0]]):
         grade = FINDINGS[code].grade
         if grade is Grade.FATAL and not blocking:
             grade = Grade.WARN
@@ -237,14 +242,22 @@ def _of_logprobs(call: Call) -> Iterator[Fact]:
         if call.completion is None or call.completion.size:
             yield "no_logprobs", "", None
         return
+    if logprobs.size and not (
+        # The usual case, told by two numbers; a NaN fails both comparisons.
+        logprobs.max() <= POSITIVE_TOLERANCE and logprobs.min() > SENTINEL_LOGPROB
+    ):
+        yield from _odd_logprobs(logprobs)
+    if logprobs.size > 1 and not logprobs.any():
+        yield "suspicious_zero_logprobs", f"{logprobs.size} zeros.", None
+
+
+def _odd_logprobs(logprobs: LogprobArray) -> Iterator[Fact]:
     nulls = null_logprobs(logprobs)
     yield from _at("logprob_missing", nulls, "null")
     yield from _at("invalid_logprob", ~np.isfinite(logprobs) & ~nulls, "not finite")
     with np.errstate(invalid="ignore"):
         yield from _at("positive_logprob", logprobs > POSITIVE_TOLERANCE, "positive")
     yield from _at("sentinel_logprob", sentinel_logprobs(logprobs), "without a value")
-    if logprobs.size > 1 and not logprobs.any():
-        yield "suspicious_zero_logprobs", f"{logprobs.size} zeros.", None
 
 
 def _at(code: str, found: NDArray[np.bool_], what: str) -> Iterator[Fact]:
