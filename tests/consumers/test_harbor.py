@@ -18,7 +18,8 @@ class Env:
     """What a Harbor server does with `run_rollout`: it probes the engine with OpenEnv's own
     code, lets an agent call it, and reports what it saw. Sandbox and verifier are left out."""
 
-    def __init__(self, **wanted: Any) -> None:
+    def __init__(self, tools: tuple[Any, ...] = (TOOL,), **wanted: Any) -> None:
+        self.tools = {"tools": list(tools)} if tools else {}
         self.wanted = wanted
         self.closed = 0
         self.given: dict[str, Any] = {}
@@ -42,7 +43,7 @@ class Env:
         turns = []
         for number in range(2):
             body = {
-                **{"model": model, "messages": messages, "tools": [TOOL], "max_tokens": 12},
+                **{"model": model, "messages": messages, "max_tokens": 12, **self.tools},
                 **{"return_token_ids": True, "logprobs": True},
             }
             reply = httpx.post(f"{llm_url}/chat/completions", json=body, timeout=60).json()
@@ -131,6 +132,27 @@ def test_probes_of_the_harbor_server_do_not_train(server: ExplorerServer) -> Non
     assert {item["who"] for item in audit["overrides"]} == {"harbor session"}
 
 
+def test_an_agent_without_tools_trains_although_the_probe_has_some(
+    server: ExplorerServer,
+) -> None:
+    class Titled(Env):
+        def agent(self, llm_url: str, model: str) -> list[Any]:
+            title = {"model": model, "messages": [{"role": "user", "content": "A title."}]}
+            answer = httpx.post(f"{llm_url}/chat/completions", json=title, timeout=60)
+            assert answer.status_code == 200
+            return super().agent(llm_url, model)
+
+    session = made(server, Titled(tools=())).create(0)
+    assert session.wait_for_completion() == 0
+    trace = session.fetch_training_trace()
+    known = [
+        (turn.prompt_token_ids, turn.completion_token_ids) for turn in session.result.turns
+    ]
+    assert [(one.prompt_token_ids, one.completion_token_ids) for one in trace.turns] == known
+    supervised = [entry for entry in session.fetch_proxy_trace() if any(entry["loss_mask"])]
+    assert len(supervised) == 2
+
+
 def test_a_reward_that_harbor_did_not_give_stays_missing(server: ExplorerServer) -> None:
     session = made(server, Env(reward=None)).create(0)
     assert session.wait_for_completion() == 0
@@ -152,7 +174,8 @@ def test_calls_that_harbor_does_not_know_refuse_the_rollout(server: ExplorerServ
         def agent(self, llm_url: str, model: str) -> list[Any]:
             return super().agent(llm_url, model)[:1]
 
-    for more in ({}, {"rollout_type": "eval"}):
+    variants: list[dict[str, Any]] = [{}, {"rollout_type": "eval"}]
+    for more in variants:
         session = made(server, Forgetful(**more)).create(0)
         assert session.wait_for_completion() == 1
         assert "harbor_mismatch" in server.show(session.rollout_id)["reason"]

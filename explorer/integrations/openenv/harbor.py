@@ -65,27 +65,39 @@ class HarborRun:
         if not self.result.ok:
             why = self.result.error or self.result.exception_type or "no reason given"
             return Ended(ok=False, reason=f"harbor: {why}", exit_code=1)
-        rollout_id = attempt.endpoint.rollout_id
-        entries = proxy_trace(self.server, rollout_id)
-        for entry in entries:
-            if _is_probe(entry):
-                self._set_aside(rollout_id, entry["metadata"]["node_id"])
-        problem = disagreement(
-            [entry for entry in entries if not _is_probe(entry) and _supervised(entry)],
-            self.result,
-        )
+        problem = self._reconcile(attempt.endpoint.rollout_id)
         if problem is not None:
             return Ended(ok=False, reason=problem, exit_code=1)
         # A task that was not graded has no reward; zero would be a grade.
         return Ended(reward=checked_reward(self.result.reward))
 
-    def _set_aside(self, rollout_id: str, call_id: str) -> None:
+    def _reconcile(self, rollout_id: str) -> str | None:
+        """Sets the server's own calls aside; why both records disagree, or None."""
+        entries = proxy_trace(self.server, rollout_id)
+        own = [entry for entry in entries if not _is_probe(entry)]
+        for entry in entries:
+            if _is_probe(entry):
+                why = "the Harbor server's probe of the engine, not the agent's call"
+                self._override(rollout_id, entry, why, kind="role", role="auxiliary")
+                self._override(rollout_id, entry, why, kind="exclude_call")
+        if not any(entry["metadata"]["n_tools"] for entry in own):
+            # The probe alone had tools, and made an agent without tools look auxiliary.
+            why = "the agent has no tools, and the Harbor server counts this call as its own"
+            for entry in own:
+                if _ids(entry) in _known(self.result):
+                    self._override(rollout_id, entry, why, kind="role", role="agent")
+        return disagreement(
+            [entry for entry in proxy_trace(self.server, rollout_id) if _supervised(entry)],
+            self.result,
+        )
+
+    def _override(
+        self, rollout_id: str, entry: Mapping[str, Any], why: str, **what: str
+    ) -> None:
         path = f"/api/v1/rollouts/{rollout_id}/overrides"
-        why = "the Harbor server's probe of the engine, not the agent's call"
+        call_id = entry["metadata"]["node_id"]
         common = {"call_id": call_id, "reason": why, "who": "harbor session"}
-        role = {"kind": "role", "role": "auxiliary"}
-        self.server.request("POST", path, common | role)
-        self.server.request("POST", path, common | {"kind": "exclude_call"})
+        self.server.request("POST", path, common | what)
 
 
 class HarborSession(ExplorerSession):
@@ -116,20 +128,40 @@ def _supervised(entry: Mapping[str, Any]) -> bool:
 def disagreement(entries: list[dict[str, Any]], result: Any) -> str | None:
     """Why the calls that would train are not those that the Harbor server counts as the
     agent's; None when they are."""
-    theirs = [turn for turn in result.turns if turn.role == "agent" and not turn.discarded]
     if result.rollout_type != "train":
         # Without ids the calls can only be counted.
-        if len(entries) > len(theirs):
-            return f"harbor_mismatch: we have {len(entries)} calls, Harbor {len(theirs)}"
+        count = len(_agents_turns(result))
+        if len(entries) > count:
+            return f"harbor_mismatch: we have {len(entries)} calls, Harbor {count}"
         return None
-    known = {
-        (tuple(turn.prompt_token_ids), tuple(turn.completion_token_ids)) for turn in theirs
-    }
+    known = _known(result)
     for entry in entries:
-        ids = (tuple(entry["prompt_token_ids"]), tuple(entry["completion_token_ids"]))
-        if ids not in known:
+        if _ids(entry) not in known:
             return f"harbor_mismatch: Harbor does not know call {entry['metadata']['node_id']}"
     return None
+
+
+def _agents_turns(result: Any) -> list[Any]:
+    return [turn for turn in result.turns if turn.role == "agent" and not turn.discarded]
+
+
+Ids = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _known(result: Any) -> set[Ids]:
+    if result.rollout_type != "train":
+        return set()
+    return {
+        (tuple(turn.prompt_token_ids), tuple(turn.completion_token_ids))
+        for turn in _agents_turns(result)
+    }
+
+
+def _ids(entry: Mapping[str, Any]) -> Ids:
+    return (
+        tuple(entry.get("prompt_token_ids", ())),
+        tuple(entry.get("completion_token_ids", ())),
+    )
 
 
 @dataclass
