@@ -101,6 +101,7 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.store_commit
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.export
 
 clean: ## remove the environment and what tools left
 	rm -rf $(VENV) $(CONSUMERS) $(VLLM) .harnesses build dist .mypy_cache .ruff_cache .pytest_cache
