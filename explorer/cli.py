@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -51,27 +51,6 @@ def _private() -> None:
     os.umask(0o077)
 
 
-def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[bool]]:
-    async def ready(application: Any, url: str) -> bool:
-        certificate = application.certificate
-        click.echo(f"Rollout Explorer {__version__}")
-        click.echo(f"  pages     {url}/")
-        click.echo(f"  store     {settings.store} (one process owns it)")
-        if certificate is not None:
-            click.echo(
-                f"  engine    {certificate.engine_name} {certificate.engine_version}, "
-                f"model {certificate.model}: capture {certificate.capture_level.value}, "
-                f"logprobs {certificate.logprob_kind.value}"
-                + ("" if certificate.passing else " (not trainable)")
-            )
-        if settings.admin_token is None and settings.on_loopback:
-            click.echo(f"  operator  {application.operator.token}")
-        click.echo("  stop      Ctrl-C")
-        return True
-
-    return ready
-
-
 @cli.command()
 @options.engine
 @options.model
@@ -89,10 +68,11 @@ def _announce(settings: Settings) -> Callable[[Any, str], Awaitable[bool]]:
 def serve(**flags: Any) -> None:
     """Serve the proxy and the pages."""
     from explorer import server
+    from explorer.announcing import announce
 
     settings = load(**flags)
     _private()
-    server.run_loop(server.run(settings, _announce(settings)))
+    server.run_loop(server.run(settings, announce(settings)))
 
 
 @cli.command()
@@ -105,6 +85,7 @@ def serve(**flags: Any) -> None:
 def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
     """Everything on one machine: record real rollouts with the built-in engine, and serve."""
     from explorer import server
+    from explorer.announcing import announce
     from explorer.demo.group import Outcome, run_group
 
     if flags["store"] is None:
@@ -117,7 +98,7 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
         click.echo(f"  {done:3d}/{total}  {outcome.task:<12} #{outcome.attempt}  {shown}")
 
     async def ready(application: Any, url: str) -> bool:
-        await _announce(settings)(application, url)
+        await announce(settings)(application, url)
         click.echo("Recording rollouts through the proxy …")
         outcomes = await run_group(
             url, application.operator.token, seed=seed, attempts=attempts, report=report
@@ -352,6 +333,23 @@ def verify(names: tuple[str, ...], against: Path | None, as_json: bool, **flags:
     from explorer import exporting
 
     sys.exit(exporting.check(load(**flags), names, against, as_json=as_json))
+
+
+@cli.command()
+@click.argument("rollout_id")
+@options.store
+@click.option("--tokenizer", help="Tokenizer with the chat template (path or Hub id).")
+@click.option("--json", "as_json", is_flag=True)
+def drift(rollout_id: str, as_json: bool, **flags: Any) -> None:
+    """Would rendering its requests here give the prompts that the engine read?
+
+    A server that has the store open uses its own tokenizer. For information only: the ids
+    that train are always the engine's.
+    """
+    from explorer.drifting import in_words, whole
+
+    found = _on_server(load(**flags), lambda client: whole(client, rollout_id))
+    _print(found) if as_json else click.echo(in_words(found))
 
 
 @cli.command()

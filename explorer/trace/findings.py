@@ -6,6 +6,8 @@ Must not know: how a finding is detected (`checks`).
 A code that OpenEnv has keeps OpenEnv's name. The grade is that of a fact about a call
 the agent made; the same fact about any other call never forbids training and is
 graded ``WARN``.
+
+Size: one table, whose order is the order in which faults give a call its mask reason.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ ROOMS = (
 BASE = {"__init__", "records", "errors", "settings", "columns"}
 # The top is wiring: the command and what only it needs.
 TOP = {
+    "announcing",
+    "drifting",
     "__main__",
     "app",
     "cli",
