@@ -76,7 +76,7 @@ _SQL = {
     "owner": "SELECT rollout_id FROM call WHERE call_id = ? AND ended AND "
     + _ALIVE.format(table="call"),
     "index": "SELECT call_id, body_index FROM call WHERE rollout_id = ? AND ended",
-    "replies": "SELECT call_id, body_index, request_body, submitted_body, reply_body FROM call "
+    "replies": "SELECT call_id, body_index, reply_body FROM call "
     "WHERE rollout_id = ? AND ended ORDER BY sequence",
     "stored": "SELECT call_id, request_body, submitted_body, reply_body FROM call "
     "WHERE rollout_id = ? AND ended AND call_id IN ({marks})",
@@ -263,9 +263,9 @@ class Reader:
         """Yield every raw reply of a rollout, or the words that say why it cannot be read."""
         rows = self._all("replies", rollout_id)
         index = bodies.read_index([(row[0], row[1]) for row in rows])
-        kinds = ("request", "submitted", "reply")
-        stored = {(row[0], kind): row[i] for row in rows for i, kind in enumerate(kinds, 2)}
-        yield from bodies.decode_replies(index, lambda call, kind: stored.get((call, kind)))
+        # A reply is compressed against replies only.
+        stored = {row[0]: row[2] for row in rows}
+        yield from bodies.decode_replies(index, lambda call, _kind: stored.get(call))
 
     def certificate(self, certificate_id: str) -> Certificate | None:
         """Return one certificate."""
