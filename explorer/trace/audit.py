@@ -75,7 +75,7 @@ def _chunks(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes]:
     yield dump(head)[:-1] + b',"calls":['
     found = findings_by_call(judgement.findings)
     ordered = sorted(record.calls, key=lambda call: (call.sequence, call.call_id))
-    digests = _Digests(ordered)
+    digests = _Digests()
     for place, call in enumerate(ordered):
         codes = [item.code for item in found.get(call.call_id, ())]
         entry = _stored(call) | digests.of(call) | _decided(judgement, call, codes)
@@ -131,15 +131,17 @@ def _stored(call: Call) -> dict[str, Any]:
 
 
 class _Digests:
-    """Message digests, each written once: a conversation repeats them in every call."""
+    """Message digests, each written once: a conversation repeats them in every call. Shared
+    with calls that stand above only (a stored parent may have been admitted later), so that
+    a reader needs one pass."""
 
-    def __init__(self, ordered: list[Call]) -> None:
-        self._by_id = {call.call_id: call.message_digests for call in ordered}
+    def __init__(self) -> None:
+        self._by_id: dict[CallId, tuple[str, ...]] = {}
         self._before: CallId | None = None
 
     def of(self, call: Call) -> dict[str, Any]:
         parent = call.stored_parent_id
-        other = parent if parent in self._by_id and parent != call.call_id else self._before
+        other = parent if parent in self._by_id else self._before
         mine = call.message_digests
         shared = 0
         if other is not None:
@@ -148,6 +150,7 @@ class _Digests:
                     break
                 shared += 1
         self._before = call.call_id
+        self._by_id[call.call_id] = mine
         return {
             "digests_of": other if shared else None,
             "digests_shared": shared,

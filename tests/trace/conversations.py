@@ -62,17 +62,24 @@ class Step:
 Script = tuple[Step, ...]
 
 
-def recorded(script: Sequence[Step], order: Sequence[str]) -> RolloutRecord:
-    """The rollout as capture stores it when the calls are admitted, and end, in this order:
-    each against the longest committed call that it continues."""
+def recorded(
+    script: Sequence[Step], order: Sequence[str], ended: Sequence[str] | None = None
+) -> RolloutRecord:
+    """The rollout as capture stores it when the calls are admitted in this order: each against
+    the longest call that it continues and that had ended well by then.
+
+    Args:
+        ended: the order in which they end, if it is another.
+    """
     by_name = {step.name: step for step in script}
+    admitted = {name: sequence for sequence, name in enumerate(order, 1)}
     lineage = Lineage()
     calls: dict[str, Call] = {}
-    for sequence, name in enumerate(order, 1):
-        calls[name] = _call(by_name[name], sequence, lineage, calls)
+    for name in ended or order:
+        calls[name] = _call(by_name[name], admitted[name], lineage, calls)
         if calls[name].status is CallStatus.COMMITTED:
             lineage.add(calls[name])
-    return record(*calls.values())
+    return record(*(calls[name] for name in order))
 
 
 def _call(step: Step, sequence: int, lineage: Lineage, calls: dict[str, Call]) -> Call:

@@ -79,6 +79,20 @@ def test_hostile_values_come_back_as_they_left(
     assert again(data) == data
 
 
+def test_a_stored_parent_that_was_admitted_later_is_read_back() -> None:
+    """Slow calls: what is stored against what depends on who ended first."""
+    said: dict[str, Any] = {"reply_digest": "r", "n_tools": 1}
+    parent = make_call("p", 3, [1, 2], [3, 4], message_digests=("u",), **said)
+    child = make_call(
+        "c", 2, [1, 2, 3, 4, 5], [6], parent=parent, message_digests=("u", "r", "t"), **said
+    )
+    data = written(record(parent, child))
+    assert again(data) == data
+    (first, second) = orjson.loads(data)["calls"]
+    assert (first["call_id"], first["digests_of"], first["prefix_of"]) == ("c", None, "p")
+    assert (second["digests_of"], second["digests_shared"]) == ("c", 1)
+
+
 def test_every_field_of_a_call_is_in_it() -> None:
     """A field that is added to the record later cannot be forgotten here."""
     first, second = two_turns()

@@ -31,9 +31,12 @@ from hypothesis import strategies as st
 
 from explorer.records import CallId, MaskReason, Override, Role, RolloutRecord
 from explorer.trace.assemble import training_trace
+from explorer.trace.audit import capture_audit
+from explorer.trace.audit_reader import read_audit
 from explorer.trace.mask import Span
-from explorer.trace.tree import Tree, build_tree
+from explorer.trace.tree import Tree
 from explorer.trace.verdict import Judgement, judge
+from explorer.trace.verify import verify
 from tests.trace.build import override
 from tests.trace.conversations import Script, Step, interleavings, recorded, scripts
 
@@ -211,17 +214,25 @@ def _first_claims(record: RolloutRecord, tree: Tree) -> bool:
 def test_assembled_sequences_are_the_engines_own_whatever_the_order(
     made: tuple[Script, list[str], list[str]],
 ) -> None:
-    """Capture stores a call against what had been admitted by then; put together it is what
-    the engine said, in every order."""
-    script, order, _ = made
-    record = recorded(script, order)
-    tree = build_tree(record.calls)
+    """Capture stores a call against what had ended by then; put together it is what the engine
+    said, whatever the orders in which calls came and ended, also after it was exported."""
+    script, order, ended = made
+    record = recorded(script, order, ended)
+    judgement = judge(record)
+    tree = judgement.tree
+    assert edges(tree) == scanned_edges(script)
     for step in script:
         if step.sampled is not None:
             assert tuple(tree.sequences.prompt(CallId(step.name)).tolist()) == step.prompt
             assert tuple(tree.sequences.full(CallId(step.name)).tolist()) == step.full
-    codes = {finding.code for finding in judge(record).findings}
+    codes = {finding.code for finding in judgement.findings}
     assert not codes & {"record_inconsistent", "chain_mismatch", "prompt_count_mismatch"}
+    audit = b"".join(capture_audit(record, judgement))
+    read = read_audit(orjson.loads(audit))
+    assert b"".join(capture_audit(read.record, judge(read.record, read.policy))) == audit
+    if judgement.trainable:
+        trace = b"".join(training_trace(record, judgement))
+        assert verify(trace, audit).problems == ()
 
 
 # -- what leaves ------------------------------------------------------------------------------
