@@ -198,6 +198,10 @@ class _Check:
         stops = [call for call in calls if call.injected and call.call_id in listed]
         if stops:
             yield make_finding("proxy_budget_stops", self.where, f"{_names(stops)}.")
+        compared = list(self._compare(steps, calls, pairs))
+        yield from compared
+        if any(finding.code == "atif_ids_differ" for finding in compared):
+            return
         unknown = [step for step in steps if step.completion is None]
         if unknown:
             yield make_finding("atif_partial_usage", self.where, f"Steps: {_numbers(unknown)}.")
@@ -205,7 +209,6 @@ class _Check:
             tokens = sum(sampled(call) or 0 for call in calls if call.call_id in listed)
             detail = f"{len(listed)} calls, {tokens} sampled tokens."
             yield make_finding("turns_match", self.where, detail)
-        yield from self._compare(steps, calls, pairs)
 
     def _unlisted(
         self,

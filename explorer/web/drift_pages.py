@@ -23,6 +23,9 @@ from explorer.web.turn_tree import TurnTree
 router = APIRouter(include_in_schema=False)
 
 _SHOWN = 400
+# White space is what templates most often differ in; as on the tokens tab.
+_LINES = str.maketrans({"\t": "→", "\n": "↵"})
+_WHITE = str.maketrans({" ": "·", "\t": "→", "\n": "↵"})
 
 
 @page_and_twin(router, "/rollouts/{rollout_id}/drift")
@@ -71,7 +74,7 @@ def _row(rollout_id: str, call: CallDrift, label: str) -> DriftRow:
         arguments=_arguments(call.forms),
         prompt_tokens=call.prompt_tokens,
         position=form.position if form is not None else None,
-        before=safe_text(form.before) if form is not None and differs else "",
+        before=_visible(form.before) if form is not None and differs else "",
         engine=_side(form.engine) if form is not None else None,
         rendered=_side(form.rendered) if form is not None else None,
     )
@@ -90,5 +93,11 @@ def _side(side: Side | None) -> DriftSide | None:
     if side.token_id is None:
         return DriftSide(piece="(its end)", token_id=None, text="")
     return DriftSide(
-        piece=safe_text(side.token), token_id=side.token_id, text=safe_text(side.text)[:_SHOWN]
+        piece=_visible(side.token, _WHITE),
+        token_id=side.token_id,
+        text=_visible(side.text)[:_SHOWN],
     )
+
+
+def _visible(text: str, marks: dict[int, str] = _LINES) -> str:
+    return safe_text(text.translate(marks))

@@ -14,7 +14,8 @@ import httpx
 import orjson
 import pytest
 
-from explorer.engine.rerender import Arguments, Named, forms
+from explorer.engine.rerender import Arguments, BuiltIn, Named, forms
+from explorer.engine.scripted import ScriptedEngine
 from explorer.engine.tiny import TinyEngine
 from explorer.errors import ConfigurationError
 from explorer.export.drift import CallDrift, DriftChecker, DriftResult
@@ -265,13 +266,26 @@ def test_the_page_and_its_part(live: Live, rollout: str) -> None:
     assert f'hx-get="/rollouts/{rollout}/drift"' in tab
     part = httpx.get(f"{url}/drift", headers=headers | {"hx-request": "true"}).text
     assert "<html" not in part
-    assert part.count('class="finding"') == 3
+    assert part.count("<article") == 3
     assert "object: mismatch, string: match" in part
     whole = httpx.get(f"{url}/drift", headers=headers).text
     assert "<html" in whole
     assert "the same" in whole
     twin = httpx.get(f"{url}/drift.json", headers=headers).json()
     assert [row["result"] for row in twin["rows"]] == ["match"] * 3
+
+
+def test_white_space_that_differs_can_be_seen(tmp_path: Path) -> None:
+    said = {"messages": [{"role": "user", "content": "a b"}]}
+    other = {"messages": [{"role": "user", "content": "a\n\tb"}]}
+    script = [{"text": "ok", "prompt_token_ids": list(BuiltIn().ids(other))}]
+    with serving(ScriptedEngine(script), tmp_path / "store.duckdb") as running:
+        made, key = running.create(run="drift")
+        assert running.chat(key, **said).status_code == 200
+        headers = {"authorization": f"Bearer {running.token}", "hx-request": "true"}
+        part = httpx.get(f"{running.url}/rollouts/{made}/drift", headers=headers).text
+        assert "mismatch" in part
+        assert "↵→b&lt;|im_end|&gt;↵" in part
 
 
 def test_the_command(tmp_path: Path) -> None:

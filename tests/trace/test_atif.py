@@ -282,6 +282,7 @@ def test_a_prompt_of_another_length() -> None:
 )
 def test_an_id_that_differs_is_named_with_its_place(ids: dict[str, Any], start: int) -> None:
     judgement = judge(told(chain(3, 4), step(3, **ids), step(4)))
+    assert set(found(judgement)) == {"atif_ids_differ"}
     finding = found(judgement)["atif_ids_differ"]
     assert finding.grade is Grade.FATAL
     assert (finding.where.call_id, finding.where.start, finding.where.end) == (
