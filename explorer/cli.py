@@ -6,17 +6,15 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 from explorer import __version__, options, runfile
+from explorer.commands import on_server, print_json, rollouts
 from explorer.errors import ExplorerError
-from explorer.settings import Settings, load
-
-T = TypeVar("T")
+from explorer.settings import load
 
 
 class _Group(click.Group):
@@ -38,6 +36,9 @@ def cli() -> None:
     Settings are environment variables ROLLOUT_EXPLORER_<NAME> or keys of the TOML file
     that ROLLOUT_EXPLORER_CONFIG names; a flag wins over both.
     """
+
+
+cli.add_command(rollouts)
 
 
 def main() -> NoReturn:
@@ -177,114 +178,6 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
     sys.exit(0 if report["passing"] else 1)
 
 
-@cli.group()
-def rollouts() -> None:
-    """List, show, create, reward and close rollouts."""
-
-
-def _on_server(settings: Settings, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Runs `work` against the server that has the store open, or a short-lived one."""
-    from explorer.reach import reach
-
-    return asyncio.run(reach(settings, work))
-
-
-def _print(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
-
-
-@rollouts.command("list")
-@options.store
-@click.option(
-    "--query", default="", help="Filters as in the page's address: run=…&trainable=yes"
-)
-@click.option("--json", "as_json", is_flag=True)
-def list_rollouts(query: str, as_json: bool, **flags: Any) -> None:
-    """Newest rollouts first."""
-    page = _on_server(load(**flags), lambda client: client.list(query))
-    if as_json:
-        _print(page)
-        return
-    for row in page["rollouts"]:
-        reward = "-" if row["reward"] is None else f"{row['reward']:g}"
-        judged = row["judgement"] or {}
-        verdict = "not judged"
-        if judged:
-            verdict = "trainable" if judged["trainable"] else "not trainable"
-        line = (
-            f"{row['rollout_id']}  {row['run']:<12} {row['task'] or '-':<14} "
-            f"{row['status']:<7} reward {reward:<5} {row['n_calls']:>3} calls  {verdict}"
-        )
-        # A name may hold what a terminal would obey.
-        click.echo("".join(letter if letter.isprintable() else "?" for letter in line))
-    click.echo(f"{len(page['rollouts'])} of {page['total']}")
-
-
-@rollouts.command("show")
-@click.argument("rollout_id")
-@options.store
-def show_rollout(rollout_id: str, **flags: Any) -> None:
-    """Status, counts and the verdict with its reasons."""
-    _print(_on_server(load(**flags), lambda client: client.show(rollout_id)))
-
-
-@rollouts.command("create")
-@options.store
-@click.option("--run", help="Name of the run it belongs to.")
-@click.option("--task", help="What is attempted.")
-@click.option("--group", help="Rollouts compared with each other.")
-@click.option("--purpose", type=click.Choice(["train", "eval"]), default="train")
-@click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
-@options.budget
-@options.streaming
-def create_rollout(meta: tuple[str, ...], budget: tuple[str, ...], **flags: Any) -> None:
-    """A new rollout; prints its id, secret key and base addresses (shown this once).
-
-    Needs a running server: a rollout carries the certificate of the engine that samples.
-    """
-    settings = load(store=flags.pop("store"))
-    if runfile.read(settings.store) is None:
-        raise click.UsageError(
-            f"no server has {settings.store} open; start one with `rollout-explorer serve "
-            f"--store {settings.store}`"
-        )
-    wanted = {name: value for name, value in flags.items() if value is not None}
-    wanted["metadata"] = dict(options.pair(text) for text in meta)
-    wanted["budgets"] = options.budgets(budget)
-    _print(_on_server(settings, lambda client: client.create_rollout(**wanted)))
-
-
-@rollouts.command("reward")
-@click.argument("rollout_id")
-@click.argument("value", type=float)
-@options.store
-def reward_rollout(rollout_id: str, value: float, **flags: Any) -> None:
-    """Record a reward; the latest counts."""
-    _on_server(load(**flags), lambda client: client.reward(rollout_id, value))
-    click.echo(f"{rollout_id} reward {value:g}")
-
-
-@rollouts.command("close")
-@click.argument("rollout_id")
-@options.store
-@click.option("--ok/--failed", default=None, help="Did the attempt end as it should?")
-@click.option("--reason", help="Why it ended.")
-@options.trajectory
-def close_rollout(
-    rollout_id: str, ok: bool | None, reason: str | None, trajectory: Path | None, **flags: Any
-) -> None:
-    """Seal a rollout: later calls are refused."""
-    from explorer.harness.trajectory import read_document
-
-    document = None if trajectory is None else read_document(trajectory)
-    wanted = {"ok": ok, "reason": reason, "trajectory": document}
-    how = {name: value for name, value in wanted.items() if value is not None}
-    answer = _on_server(load(**flags), lambda client: client.close_rollout(rollout_id, **how))
-    if trajectory is not None:
-        click.echo(f"trajectory: {answer['trajectory']}", err=True)
-    _print(answer["verdict"])
-
-
 @cli.command()
 @click.option(
     "--format",
@@ -348,8 +241,8 @@ def drift(rollout_id: str, as_json: bool, **flags: Any) -> None:
     """
     from explorer.drifting import in_words, whole
 
-    found = _on_server(load(**flags), lambda client: whole(client, rollout_id))
-    _print(found) if as_json else click.echo(in_words(found))
+    found = on_server(load(**flags), lambda client: whole(client, rollout_id))
+    print_json(found) if as_json else click.echo(in_words(found))
 
 
 @cli.command()
@@ -359,7 +252,7 @@ def backup(target: Path, **flags: Any) -> None:
     """Copy the store, consistent, also while a server has it open."""
     from explorer.reach import backup_store
 
-    _print(asyncio.run(backup_store(load(**flags), target.absolute())))
+    print_json(asyncio.run(backup_store(load(**flags), target.absolute())))
 
 
 @cli.command()
@@ -371,7 +264,7 @@ def migrate(**flags: Any) -> None:
 
     settings = load(**flags)
     _must_exist(settings.store)
-    _print(plain(maintenance.migrate(settings.store, app_version=__version__)))
+    print_json(plain(maintenance.migrate(settings.store, app_version=__version__)))
 
 
 @cli.command()
@@ -383,7 +276,7 @@ def compact(**flags: Any) -> None:
 
     settings = load(**flags)
     _must_exist(settings.store)
-    _print(plain(maintenance.compact(settings.store, app_version=__version__)))
+    print_json(plain(maintenance.compact(settings.store, app_version=__version__)))
 
 
 def _must_exist(store: Path) -> None:

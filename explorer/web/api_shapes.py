@@ -83,6 +83,11 @@ def verdict_json(judged: Judged) -> dict[str, Any]:
         "supervised_tokens": judgement.supervised_tokens,
         "generated_tokens": judgement.generated_tokens,
         "masked_tokens": masked_tokens(judged),
+        "policy": {
+            "name": judgement.policy.name,
+            "version": judgement.policy.version,
+            "sha256": judgement.policy.sha256,
+        },
         "inputs_sha256": judgement.inputs_sha256,
     }
 

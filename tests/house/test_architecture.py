@@ -43,6 +43,7 @@ TOP = {
     "reach",
     "options",
     "exporting",
+    "commands",
     "policies",
     "runfile",
     "running",

@@ -234,6 +234,21 @@ def test_files_are_written_and_checked_without_the_server(tmp_path: Path) -> Non
     assert "trainable_prompt" in done.stdout
 
 
+def test_a_decision_from_the_command(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    with serving(TinyEngine(), store) as live:
+        name = rollout(live)
+        call = fetch(live, name, "training-trace").json()["turns"][0]["node_id"]
+    at = ("rollouts", "override", "--store", str(store), name)
+    done = command(live, *at, "exclude_call", "--call", call, "--reason", "leaks")
+    assert done.returncode == 0, done.stderr
+    verdict = orjson.loads(done.stdout)
+    assert verdict["masked_tokens"]["excluded_by_user"] > 0
+    assert verdict["policy"]["name"] == "default"
+    done = command(live, *at, "exclude_span", "--call", call, "--reason", "r", "--start", "9")
+    assert (done.returncode, "token positions" in done.stderr) == (2, True)
+
+
 def test_the_commands_say_what_to_change(tmp_path: Path, live: Live) -> None:
     done = command(live, "verify", str(tmp_path / "none.json"))
     assert (done.returncode, "cannot be read" in done.stderr) == (2, True)
