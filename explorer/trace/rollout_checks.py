@@ -180,14 +180,16 @@ def _shape(decided: Decided) -> Iterator[Finding]:
 
 
 def _break_in_words(broke: PrefixBreak) -> str:
-    """Where and why, for people; the ids stand in the tree and on the page."""
+    """Where and why, for people; the page shows the two ids decoded."""
     why = broke.cause.value.replace("_", " ")
     if broke.cause is BreakCause.UNKNOWN:
         why = "no cause can be named"
         if broke.rendered_anew:
             why = f"the messages are the same, their tokens are not, and {why}"
-    ended = ", where it ends" if broke.expected_id is None else ""
-    return f"It left call {broke.nearest_call_id} after {broke.offset} tokens{ended}: {why}."
+    expected = "the end" if broke.expected_id is None else str(broke.expected_id)
+    actual = "the end" if broke.actual_id is None else str(broke.actual_id)
+    ids = f"at {broke.offset}: expected {expected} got {actual}"
+    return f"It left call {broke.nearest_call_id} {ids}; {why}."
 
 
 def _siblings(decided: Decided) -> Iterator[Finding]:

@@ -188,6 +188,8 @@ def test_mask_02_a_prefix_break_names_place_and_both_ids() -> None:
     # Nothing is known of the messages, so nothing is claimed.
     assert node.break_.cause is BreakCause.UNKNOWN
     assert not node.break_.rendered_anew
+    (found,) = [item for item in judgement.findings if item.code == "prefix_break"]
+    assert "at 3: expected 4 got 9" in found.message
     # Turn 1 keeps its own valid row; nothing is trimmed.
     assert judgement.masks[CallId("a")].bits().tolist() == [0, 0, 1, 1]
     assert judgement.masks[CallId("b")].bits().tolist() == [0, 0, 0, 0, 0, 1]

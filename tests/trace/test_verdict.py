@@ -187,7 +187,7 @@ def test_rollout_findings() -> None:
     rooted = record(first, second, make_call("k", 3, [1, 2, 3, 9], [1], n_tools=2))
     assert {"multiple_roots", "prefix_break"} <= finding_codes(rooted)
     (broke,) = [f for f in judge(rooted).findings if f.code == "prefix_break"]
-    assert "left call b after 3 tokens: no cause can be named" in broke.message
+    assert "left call b at 3: expected 4 got 9; no cause can be named" in broke.message
     assert broke.where.call_id == "k"
     twins = record(first, second, make_call("c", 3, [1, 2, 3, 4, 5], [7], n_tools=2))
     assert {"ambiguous_siblings", "forks"} <= finding_codes(twins)
