@@ -687,6 +687,8 @@ def profile_section(profile: Profile) -> str:
     if profile.terminal_response is not None:
         shown = f"matched in its output by `{profile.terminal_response.pattern}`"
         facts.append(("Final response", shown))
+    if profile.trajectory:
+        facts.append(("Its own trajectory", f"`{profile.trajectory}` in the working folder"))
     return "\n".join(f"- {name}: {text}" for name, text in facts if text)
 
 

@@ -42,8 +42,9 @@ def number_of(request: Request, name: str, default: int, most: int) -> int:
 
 @router.get("/rollouts/{rollout_id}/drift")
 async def show_drift(rollout_id: str, request: Request) -> JSONResponse:
-    """Would a local rendering of each request equal the engine's prompt? `match`, `mismatch`
-    or `not checkable`, call by call; never part of the verdict.
+    """Whether a local rendering of each request equals the engine's prompt; no verdict.
+
+    Call by call `match`, `mismatch` or `not checkable`.
 
     `cursor` is the number of the first call, `limit` how many (20, at most 100).
     """
