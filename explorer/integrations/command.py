@@ -157,7 +157,10 @@ def _tell(group: int, number: int) -> None:
 
 def _tail(file: IO[bytes], secret: str) -> str:
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _TAIL_BYTES - len(secret)))
+    begin = file.seek(max(0, size - _TAIL_BYTES - len(secret)))
     text = file.read().replace(secret.encode(), b"***")
-    # NUL and lone surrogates are nothing that the record takes.
-    return text[-_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", "")
+    if begin:
+        # What was read may begin in the middle of the secret.
+        text = text[len(secret) :]
+    # NUL is nothing that the record takes.
+    return text.decode("utf-8", "replace").replace("\0", "")

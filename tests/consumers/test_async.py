@@ -307,6 +307,21 @@ def test_a_malformed_trace_stops_the_worker(server: ExplorerServer, weights: Pat
         whole.rollout_buffer.get(timeout=0.2)
 
 
+def test_messages_travel_where_they_are_asked_for(
+    server: ExplorerServer, weights: Path
+) -> None:
+    """TRL counts tool calls and fills its logs from them; no token changes."""
+    recording = Recording(calling(scored(1.0)))
+    made = functools.partial(factory(server, recording), with_messages=True)
+    (completion, ids, sequences, *_), _ = one(loop_of(weights, made))
+    trace = read_trace(server.training_trace(recording.ids[0]))
+    assert completion[0] == {"role": "user", "content": str(PROMPT)}
+    assert completion[-1]["role"] == "assistant"
+    assert len(completion) == 4
+    assert ids == [token for call in trace.turns for token in call.completion_ids]
+    assert_rows(sequences, trace)
+
+
 def test_an_auxiliary_call_does_not_reach_the_trainer(
     server: ExplorerServer, weights: Path
 ) -> None:

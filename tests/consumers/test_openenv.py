@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from explorer.errors import ConfigurationError
 from explorer.integrations.attempts import Attempt, Ended, Endpoint
@@ -372,6 +374,28 @@ def test_words_of_a_task_are_not_filled_in_again(server: ExplorerServer) -> None
     assert said == ["<{key} {base_url}|tiny>\n"]
 
 
+NOISY = """
+import os, sys
+key = os.environ["OPENAI_API_KEY"].encode()
+sys.stdout.buffer.write((key + b"\\x00\\xff\\xed\\xa0\\x80;") * int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("times", [1, 150, 151, 200, 201])
+def test_any_output_is_kept_without_the_key(server: ExplorerServer, times: int) -> None:
+    seen: list[Finished] = []
+    agent = CommandAgent([sys.executable, "-c", NOISY, "{task}"], seen.append)
+    session = factory(server, agent).create(str(times))
+    assert session.wait_for_completion() == 0
+    key = session.attempt.endpoint.key
+    said = seen[0].stdout
+    assert said.endswith(";")
+    assert "***" in said
+    assert "\0" not in said
+    assert not any(key[place : place + 8] in said for place in range(len(key) - 7))
+    assert key not in repr(session.attempt)
+
+
 # Sealed traces.
 
 
@@ -456,6 +480,28 @@ def test_each_fetch_is_its_own_object(server: ExplorerServer) -> None:
     list.__setitem__(one.turns[0].loss_mask, 0, 1)
     assert two.turns[0].loss_mask[0] == 0
     two.verify()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["choices", "message", "content", "tool_calls"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_any_answer_of_an_engine_gives_a_message_or_none(answer: Any) -> None:
+    from explorer.integrations.openenv.entries import message_of
+
+    for given_answer in ({"choices": answer}, {"choices": [answer]}, {"x": answer}):
+        found = message_of(given_answer)
+        assert found == {} or set(found) >= {"role", "content"}
+        assert all(isinstance(call, dict) for call in found.get("tool_calls", ()))
 
 
 # The server's word.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from explorer.integrations.blocking import TraceRefused
+from explorer.integrations.openenv.entries import message_of
 from explorer.integrations.openenv.package import (
     CLIHarnessAdapter,
     HarnessRolloutResult,
@@ -88,10 +89,7 @@ def _fill(result: Any, trace: SealedTrace) -> None:
 def _messages(session: ExplorerSession, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last answered call's conversation, for verifiers that read text."""
     for entry in reversed(entries):
-        choices = entry["response"].get("choices") or []
-        message = (
-            choices[0].get("message") if isinstance(choices[:1], list) and choices else None
-        )
+        message = message_of(entry["response"])
         messages = entry["request"].get("messages")
         if entry["metadata"]["role"] == "agent" and message and isinstance(messages, list):
             return [*messages, message]

@@ -6,11 +6,13 @@ Must not know: sessions, trainers. Nothing here is checked for training.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from explorer.integrations.blocking import ExplorerServer
+from explorer.integrations.contract import Trace
 
 
 def proxy_trace(server: ExplorerServer, rollout_id: str) -> list[dict[str, Any]]:
@@ -46,6 +48,44 @@ def _entry(server: ExplorerServer, rollout_id: str, listed: dict[str, Any]) -> d
         },
     }
     return entry
+
+
+def with_messages(server: ExplorerServer, rollout_id: str, trace: Trace) -> Trace:
+    """The trace with each call's messages, tools and answer, for logs and for reward functions
+    that read text. Tokens, logprobs and masks stay what they are."""
+    turns = []
+    for turn in trace.turns:
+        sent = _request(server, rollout_id, turn.node_id)
+        answer = _object(server.body(rollout_id, turn.node_id, "reply"))
+        request = {name: sent[name] for name in ("messages", "tools") if _objects(sent, name)}
+        message = message_of(answer)
+        response = {"choices": [{"message": message}]} if message else {}
+        turns.append(
+            replace(
+                turn,
+                request={**turn.request, **request},
+                response={**turn.response, **response},
+            )
+        )
+    return replace(trace, turns=tuple(turns))
+
+
+def _objects(body: dict[str, Any], name: str) -> bool:
+    found = body.get(name)
+    return isinstance(found, list) and all(isinstance(item, dict) for item in found)
+
+
+def message_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer's message, where it has the form that readers expect."""
+    if not _objects(answer, "choices") or not answer["choices"]:
+        return {}
+    message = answer["choices"][0].get("message")
+    if not isinstance(message, dict):
+        return {}
+    kept = {name: message.get(name) for name in ("role", "content", "reasoning")}
+    if _objects(message, "tool_calls"):
+        kept["tool_calls"] = message["tool_calls"]
+    return kept
 
 
 def _mask(spans: list[dict[str, Any]], length: int) -> list[int]:

@@ -103,8 +103,15 @@ class HarborRun:
 class HarborSession(ExplorerSession):
     """One rollout of a Harbor server, recorded here."""
 
-    def __init__(self, server: ExplorerServer, run: HarborRun, attempt: Attempt) -> None:
-        super().__init__(server, run, attempt)
+    def __init__(
+        self,
+        server: ExplorerServer,
+        run: HarborRun,
+        attempt: Attempt,
+        *,
+        with_messages: bool = False,
+    ) -> None:
+        super().__init__(server, run, attempt, with_messages=with_messages)
         self._run = run
 
     @property
@@ -194,7 +201,8 @@ class HarborSessionFactory(ExplorerSessionFactory):
         """A session under a fresh rollout; nothing runs yet."""
         index, instruction = self._find(task)
         run = HarborRun(self.server, self.new_client, index, self.settings)
-        return HarborSession(self.server, run, self.new_attempt(instruction, seed, episode_id))
+        attempt = self.new_attempt(instruction, seed, episode_id)
+        return HarborSession(self.server, run, attempt, with_messages=self.with_messages)
 
     def _find(self, task: Any) -> tuple[int, str]:
         if type(task) is int:

@@ -24,7 +24,7 @@ from explorer.integrations.attempts import (
 from explorer.integrations.blocking import ExplorerServer, TraceRefused
 from explorer.integrations.client import ApiError
 from explorer.integrations.contract import read_trace
-from explorer.integrations.openenv.entries import proxy_trace
+from explorer.integrations.openenv.entries import proxy_trace, with_messages
 from explorer.integrations.openenv.package import (
     RESERVED_TOOL_NAMES,
     ResourceSession,
@@ -55,11 +55,20 @@ class ExplorerSession(ResourceSession):  # type: ignore[misc]
     Attributes:
         server: where the rollout is recorded.
         attempt: the task and where the agent sends its calls.
+        with_messages: the trace also holds each call's messages and answer.
     """
 
-    def __init__(self, server: ExplorerServer, agent: Agent | None, attempt: Attempt) -> None:
+    def __init__(
+        self,
+        server: ExplorerServer,
+        agent: Agent | None,
+        attempt: Attempt,
+        *,
+        with_messages: bool = False,
+    ) -> None:
         self.server = server
         self.attempt = attempt
+        self.with_messages = with_messages
         self._agent = agent
         self._started = threading.Lock()
         self._done = threading.Event()
@@ -151,7 +160,10 @@ class ExplorerSession(ResourceSession):  # type: ignore[misc]
             TraceRefused: the rollout may not train; `reasons` say why.
             MalformedTrace: the server's answer breaks the contract.
         """
-        return sealed_trace(read_trace(self.server.training_trace(self.rollout_id)))
+        trace = read_trace(self.server.training_trace(self.rollout_id))
+        if self.with_messages:
+            trace = with_messages(self.server, self.rollout_id, trace)
+        return sealed_trace(trace)
 
     def fetch_proxy_trace(self) -> list[dict[str, Any]]:
         """Every call that reached the proxy, failed ones too, as OpenEnv's `TraceEntry`.
@@ -177,6 +189,8 @@ class ExplorerSessionFactory(ResourceSessionFactory):  # type: ignore[misc]
         sampling: the trainer's policy: a temperature, everything else neutral.
         run: name of the run that the rollouts are listed under.
         wanted: more fields of every new rollout, e.g. ``{"harness": "pi"}``.
+        with_messages: traces also hold each call's messages and answer, for TRL's logs and
+            for a `rollout_reward_fn` that reads text.
     """
 
     server: ExplorerServer
@@ -185,6 +199,7 @@ class ExplorerSessionFactory(ResourceSessionFactory):  # type: ignore[misc]
     run: str = "openenv"
     model: str | None = None
     wanted: Mapping[str, Any] = field(default_factory=dict)
+    with_messages: bool = False
 
     def __post_init__(self) -> None:
         for name, value in self.sampling.items():
@@ -198,8 +213,9 @@ class ExplorerSessionFactory(ResourceSessionFactory):  # type: ignore[misc]
         self, task: Any, seed: int | None = None, episode_id: str | None = None
     ) -> ExplorerSession:
         """A session under a fresh rollout."""
+        attempt = self.new_attempt(task, seed, episode_id)
         return ExplorerSession(
-            self.server, self.agent, self.new_attempt(task, seed, episode_id)
+            self.server, self.agent, attempt, with_messages=self.with_messages
         )
 
     def new_attempt(self, task: Any, seed: int | None, episode_id: str | None) -> Attempt:
