@@ -137,7 +137,7 @@ def _goes_on(rest: IdArray, prompt: IdArray) -> tuple[int, int, int] | None:
 def _starts(rest: IdArray, ahead: IdArray) -> list[int]:
     """Where in `rest` the first ids of `ahead` stand, or what is left of `rest` there."""
     alike = rest == ahead[0]
-    for place in range(1, min(STRETCH, ahead.size)):
+    for place in range(1, min(STRETCH, ahead.size, rest.size)):
         alike[: rest.size - place] &= rest[place:] == ahead[place]
     return [int(place) for place in np.flatnonzero(alike)[:_TRIED]]
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from explorer.records import Call, CallId, Note
 from explorer.trace.breaks import PrefixBreak
@@ -172,6 +174,34 @@ def test_the_turn_that_broke_may_be_an_earlier_one() -> None:
     found = build_tree([longer, second, later]).nodes[CallId("c")].break_
     assert found is not None
     assert found.cause is BreakCause.REASONING_DROPPED
+
+
+SMALL = st.lists(st.integers(0, 3), max_size=14)
+
+
+@given(
+    sampled=SMALL.filter(bool),
+    then=SMALL,
+    reasoning=st.sampled_from([None, 0, 3]),
+    finish=st.sampled_from(["stop", "tool_calls"]),
+)
+def test_any_two_turns_have_a_cause_and_only_one_that_fits(
+    sampled: list[int], then: list[int], reasoning: int | None, finish: str
+) -> None:
+    """Few different ids, so that everything seems to come again."""
+    facts = FACTS | {"message_digests": ("u",), "reply_digest": "r"}
+    facts |= {"usage_reasoning": reasoning, "finish_reason": finish}
+    first = make_call("a", 1, OPEN, sampled, **facts)
+    again = make_call("b", 2, [*OPEN, *then], [7], message_digests=("u", "r", "t"), **FACTS)
+    found = build_tree([first, again]).nodes[CallId("b")].break_
+    if found is None or not found.rendered_anew:
+        return
+    if found.cause is BreakCause.RESERIALISED_ARGUMENTS:
+        assert finish == "tool_calls"
+        assert found.offset > len(OPEN) + 4
+    if found.cause is BreakCause.REASONING_DROPPED:
+        assert reasoning != 0
+        assert len(then) >= 3
 
 
 def mask_02() -> tuple[Call, Call]:
