@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from explorer.errors import InvalidValue
 from explorer.records import (
@@ -181,6 +183,27 @@ def test_where_counts_do_not_tell_which_call_is_missing_each_of_them_is_named() 
     )
     assert judge(both).trainable
     assert found(judge(both))["atif_aux_calls"].grade is Grade.WARN
+
+
+@given(counts=st.lists(st.integers(1, 3), min_size=2, max_size=9), data=st.data())
+def test_no_call_that_is_left_out_ever_trains(counts: list[int], data: st.DataObject) -> None:
+    """Whichever calls a harness leaves out: training is refused, or names all of them."""
+    listed = data.draw(st.lists(st.booleans(), min_size=len(counts), max_size=len(counts)))
+    steps = [step(count) for count, kept in zip(counts, listed, strict=True) if kept]
+    left_out = {f"c{n}" for n, kept in enumerate(listed, 1) if not kept}
+    judgement = judge(told(chain(*counts), *steps))
+    if not steps:
+        assert "atif_no_agent_steps" in found(judgement)
+    elif left_out:
+        assert not judgement.trainable
+        code = "atif_coverage_too_low" if 2 * len(steps) < len(counts) else "atif_aux_calls"
+        finding = found(judgement)[code]
+        if code == "atif_aux_calls":
+            named = finding.message.partition("not in it: ")[2].partition(".")[0]
+            assert left_out <= set(named.split(", "))
+    else:
+        assert judgement.trainable
+        assert result(judgement) is Agreement.MATCH
 
 
 def test_ids_tell_which_call_is_missing_where_counts_do_not() -> None:
