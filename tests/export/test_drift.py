@@ -276,7 +276,7 @@ def test_the_page_and_its_part(live: Live, rollout: str) -> None:
 
 
 def test_white_space_that_differs_can_be_seen(tmp_path: Path) -> None:
-    said = {"messages": [{"role": "user", "content": "a b"}]}
+    said: dict[str, Any] = {"messages": [{"role": "user", "content": "a b"}]}
     other = {"messages": [{"role": "user", "content": "a\n\tb"}]}
     script = [{"text": "ok", "prompt_token_ids": list(BuiltIn().ids(other))}]
     with serving(ScriptedEngine(script), tmp_path / "store.duckdb") as running:

@@ -189,7 +189,7 @@ def test_any_two_turns_have_a_cause_and_only_one_that_fits(
     sampled: list[int], then: list[int], reasoning: int | None, finish: str
 ) -> None:
     """Few different ids, so that everything seems to come again."""
-    facts = FACTS | {"message_digests": ("u",), "reply_digest": "r"}
+    facts: dict[str, Any] = FACTS | {"message_digests": ("u",), "reply_digest": "r"}
     facts |= {"usage_reasoning": reasoning, "finish_reason": finish}
     first = make_call("a", 1, OPEN, sampled, **facts)
     again = make_call("b", 2, [*OPEN, *then], [7], message_digests=("u", "r", "t"), **FACTS)
@@ -226,7 +226,7 @@ def test_mask_02_a_prefix_break_names_place_and_both_ids() -> None:
 
 
 def test_mask_04_a_system_text_that_changed() -> None:
-    said = {"tools_digest": "T", "n_tools": 1}
+    said: dict[str, Any] = {"tools_digest": "T", "n_tools": 1}
     fifth = make_call(
         "a", 5, [1, 2, 3, 4], [5], system_digest="12118", message_digests=("u",), **said
     )
