@@ -158,9 +158,11 @@ def _reasons(
 ) -> Iterator[str]:
     """Whether the spans cover the row's own end and say the same as the mask."""
     spans = metadata["mask_spans"]
-    if not isinstance(spans, list) or not spans:
+    if not isinstance(spans, list):
         yield ".metadata.mask_spans: must be a list of spans"
         return
+    if not spans and bits.size == prompt_len:
+        return  # nothing was sampled, and the whole prompt is its parent's row
     at = None
     for span in spans:
         if not (
@@ -185,7 +187,7 @@ def _reasons(
         if (bits[start:end] != trains).any():
             yield f".metadata.mask_spans: {reason} at [{start}, {end}), but not in the mask"
         at = end
-    if at != bits.size or spans[0][0] > prompt_len:
+    if not spans or at != bits.size or spans[0][0] > prompt_len:
         yield ".metadata.mask_spans: they do not cover the completion"
 
 

@@ -44,6 +44,19 @@ def test_an_audit_alone_gives_the_verdict() -> None:
     assert report.facts["reasons"] == ["rollout_failed"]
 
 
+def test_a_turn_that_adds_no_token_has_no_span_and_is_sound() -> None:
+    """An empty reply to a prompt that is its parent's whole row."""
+    first, second = two_turns()
+    empty = make_call("e", 3, [1, 2, 3, 4, 5, 6], [], parent=second, n_tools=2)
+    made = record(first, second, empty)
+    trace = trace_of(made)
+    assert orjson.loads(trace)["turns"][2]["metadata"]["mask_spans"] == []
+    assert verify(trace, audit_of(made)).problems == ()
+    document = orjson.loads(trace)
+    document["turns"][1]["metadata"]["mask_spans"] = []
+    assert any("do not cover" in problem for problem in check_trace(document, Turns()))
+
+
 def test_another_spelling_is_the_same_audit() -> None:
     pretty = orjson.dumps(orjson.loads(audit_of(rollout())), option=orjson.OPT_INDENT_2)
     report = verify(pretty)
