@@ -248,7 +248,7 @@ _TABLE = (
         "raw_logprobs",
         _F,
         "The engine's logprobs are those before temperature and filters.",
-        "Start the engine with processed logprobs.",
+        "Start the engine with processed logprobs, or accept them with a recorded override.",
         _M.UNCERTIFIED,
     ),
     FindingSpec(
@@ -263,6 +263,7 @@ _TABLE = (
         _I,
         "Logprobs are raw, but calls drawn at temperature 1 without truncation, penalties "
         "or constraints have the same processed ones.",
+        "A policy with `accept_raw_at_one` lets such calls train.",
     ),
     FindingSpec("logprobs_accepted", _W, "A person accepted logprobs that are not certified."),
     FindingSpec("multiple_roots", _W, "The agent's work starts in more than one place."),

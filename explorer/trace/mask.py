@@ -267,7 +267,8 @@ def _whole_call(
     by_data = _by_data([item for item in findings if not (cut and item.code == _CUT)])
     if by_data is not None:
         return by_data
-    proved = raw_coincides(call, certificate) or logprobs_accepted(policy, mine, certificate)
+    same = policy.accept_raw_at_one and raw_coincides(call, certificate)
+    proved = same or logprobs_accepted(policy, mine, certificate)
     if not proved:
         return MaskReason.UNCERTIFIED
     return _by_sampling(call, policy, mine) or _by_ending(call, policy, findings)

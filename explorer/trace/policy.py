@@ -41,6 +41,8 @@ class Policy:
             ``refuse`` the rollout, ``mask`` the call, or ``train``.
         allow_uncertified: an engine without a passing certificate counts as one.
         accept_raw: logprobs measured as raw (before temperature) are accepted.
+        accept_raw_at_one: raw logprobs are accepted where they are the processed ones, too:
+            of calls drawn at temperature 1 without truncation, penalties or constraints.
     """
 
     name: str = "default"
@@ -55,6 +57,7 @@ class Policy:
     version_crossed: Crossing = Crossing.REFUSE
     allow_uncertified: bool = False
     accept_raw: bool = False
+    accept_raw_at_one: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Every switch by name, for exports, cards and the verdict's hash."""

@@ -127,7 +127,7 @@ def _engine(decided: Decided) -> Iterator[Finding]:
         plain = [call for call in calls if raw_coincides(call, certificate)]
         if plain:
             yield make_finding("raw_coincides", decided.where(), f"{len(plain)} calls")
-            if len(plain) == len(calls):
+            if decided.policy.accept_raw_at_one and len(plain) == len(calls):
                 continue
         masked = [
             call

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from explorer.records import NOT_CERTIFIED, Call, Certificate, Grade, MaskReason
+from explorer.trace.policy import DEFAULT_POLICY, Policy
 from explorer.trace.verdict import Judgement, judge
 from tests.trace.build import CERTIFIED, RAW, make_call
 from tests.trace.build import record as build_record
@@ -22,14 +23,17 @@ PLAIN: dict[str, Any] = {
     "repetition_penalty": 1.0,
 }
 
+AT_ONE = Policy("at-one", accept_raw_at_one=True)
+
 
 def judged(
     *calls: Call,
     certificate: Certificate | None = CERTIFIED,
     certificates: tuple[Certificate, ...] = (),
+    policy: Policy = DEFAULT_POLICY,
 ) -> Judgement:
     record = build_record(*calls, certificate=certificate)
-    return judge(replace(record, certificates=certificates))
+    return judge(replace(record, certificates=certificates), policy)
 
 
 def two(**second: Any) -> tuple[Call, Call]:
@@ -73,11 +77,14 @@ def test_raw_logprobs_of_plainly_drawn_calls_are_the_processed_ones() -> None:
     second = make_call(
         "b", 1, [1, 2, 3, 4], [5], parent=first, n_tools=1, submitted_sampling=PLAIN
     )
-    found = judged(first, second, certificate=RAW)
+    refused = judged(first, second, certificate=RAW)
+    assert [reason.code for reason in refused.reasons] == ["raw_logprobs", "nothing_trainable"]
+    found = judged(first, second, certificate=RAW, policy=AT_ONE)
     assert found.trainable
     assert found.supervised_tokens == 2
-    codes = {item.code: item.grade for item in found.findings}
-    assert codes["raw_coincides"] is Grade.INFO
+    for judgement in (refused, found):
+        codes = {item.code: item.grade for item in judgement.findings}
+        assert codes["raw_coincides"] is Grade.INFO
     assert "raw_logprobs" not in codes
 
 
@@ -98,7 +105,7 @@ def test_anything_that_shapes_the_distribution_needs_processed_logprobs(
 ) -> None:
     sent = {key: value for key, value in (PLAIN | change).items() if value is not None}
     call = make_call("a", 0, [1, 2], [3], n_tools=1, submitted_sampling=sent)
-    found = judged(call, certificate=RAW)
+    found = judged(call, certificate=RAW, policy=AT_ONE)
     assert [mask.reason for mask in found.masks.values()] == [MaskReason.UNCERTIFIED]
     assert "raw_logprobs" in [reason.code for reason in found.reasons]
 
@@ -113,12 +120,12 @@ def test_a_constrained_call_is_never_plain() -> None:
         submitted_sampling=PLAIN,
         constraints=("logit_bias",),
     )
-    assert not judged(call, certificate=RAW).trainable
+    assert not judged(call, certificate=RAW, policy=AT_ONE).trainable
 
 
 def test_one_raw_call_that_is_not_plain_blocks_the_rollout() -> None:
     first = make_call("a", 0, [1, 2], [3], n_tools=1, submitted_sampling=PLAIN)
     second = make_call("b", 1, [1, 2, 3, 4], [5], parent=first, n_tools=1)
-    found = judged(first, second, certificate=RAW)
+    found = judged(first, second, certificate=RAW, policy=AT_ONE)
     assert [mask.reason for mask in found.masks.values()] == [None, MaskReason.UNCERTIFIED]
     assert not found.trainable

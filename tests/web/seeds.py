@@ -35,6 +35,7 @@ from explorer.records import (
     RolloutId,
 )
 from explorer.store.interface import Store
+from explorer.trace.checks import null_logprobs
 from tests.web.vocabulary import TOKENIZER, encode, entries
 
 START_US = 1_795_000_000_000_000
@@ -155,7 +156,8 @@ class Maker:
         self.calls.append(call)
         self.fulls[call_id] = [*before, *delta, *completion]
         self.messages[call_id] = [*messages, answer_message(reply)]
-        self.bodies.append(self._bodies(call, messages, reply) if with_bodies else [])
+        prompt = [*before, *delta]
+        self.bodies.append(self._bodies(call, messages, reply, prompt) if with_bodies else [])
         return call_id
 
     def logprobs(self, count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -167,7 +169,9 @@ class Maker:
         values = np.where(kind < 0.58, sure, np.where(kind < 0.99, doubt, wild))
         return values.astype(np.float32)
 
-    def _bodies(self, call: Call, messages: list[dict[str, Any]], reply: str) -> list[Body]:
+    def _bodies(
+        self, call: Call, messages: list[dict[str, Any]], reply: str, prompt: list[int]
+    ) -> list[Body]:
         request = {
             "model": "tiny-0.4m",
             "messages": messages,
@@ -181,8 +185,10 @@ class Maker:
                     "index": 0,
                     "finish_reason": call.finish_reason,
                     "message": answer_message(reply),
+                    **_sampled(call),
                 }
             ],
+            "prompt_token_ids": prompt,
         }
         pairs = (
             (BodyKind.REQUEST, request),
@@ -208,7 +214,8 @@ class Maker:
             system_digest=system_digest(messages),
         )
         self.calls[number] = call
-        self.bodies[number] = self._bodies(call, messages, call.preview)
+        prompt = self.fulls[call.call_id][: call.prompt_len]
+        self.bodies[number] = self._bodies(call, messages, call.preview, prompt)
 
     def ids(self, call_id: CallId) -> IdArray:
         """Prompt and sampled ids of a call."""
@@ -224,6 +231,23 @@ def answer_message(reply: str) -> dict[str, Any]:
         "reasoning_content": "I should look first.",
         "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
     }
+
+
+def _sampled(call: Call) -> dict[str, Any]:
+    """Ids and logprobs of a reply as an engine writes them: what the row was read from."""
+    if call.completion is None:
+        return {}
+    ids = call.completion.tolist()
+    found: dict[str, Any] = {"token_ids": ids}
+    if call.logprobs is not None:
+        nulls = null_logprobs(call.logprobs)
+        found["logprobs"] = {
+            "content": [
+                {"token": f"token_id:{each}", "logprob": None if null else float(value)}
+                for each, value, null in zip(ids, call.logprobs, nulls, strict=True)
+            ]
+        }
+    return found
 
 
 def said_message(role: str, words: str) -> dict[str, Any]:
@@ -336,6 +360,7 @@ def refused() -> Maker:
     values = call.logprobs.copy()
     values.view(np.uint32)[3] = NULL_LOGPROB_BITS
     made.calls[0] = replace(call, logprobs=values)
+    made.rebody(0, made.messages[call.call_id][:-1])
     made.call(prose(made, 4), parent=one, said=(("tool", TOOL_OUTPUT),))
     return made
 
