@@ -201,8 +201,10 @@ def _check_logprobs(shown: str, logprobs: Sequence[float], count: int) -> None:
 
 
 def _finite(value: float) -> bool:
-    # A whole number may be beyond any float.
-    return -(2**53) <= value <= 2**53
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
 
 
 def _check_mask(

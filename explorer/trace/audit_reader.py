@@ -66,7 +66,7 @@ def read_audit(document: Mapping[str, Any]) -> ReadAudit:
             path="$.schema_version",
         )
     given = _member(document, "rollout", dict, "$")
-    rollout = _read(Rollout, given | {"key_hash": ""}, "$.rollout")
+    rollout = read_part(Rollout, given | {"key_hash": ""}, "$.rollout")
     calls = _calls(_member(document, "calls", list, "$"), rollout)
     certificate = document.get("certificate")
     record = RolloutRecord(
@@ -75,13 +75,13 @@ def read_audit(document: Mapping[str, Any]) -> ReadAudit:
         calls=calls,
         certificate=None
         if certificate is None
-        else _read(Certificate, certificate, "$.certificate"),
+        else read_part(Certificate, certificate, "$.certificate"),
         overrides=_all(Override, document, "overrides"),
         open_calls=_all(Admission, document, "open_calls"),
         certificates=_all(Certificate, document, "certificates"),
         contradicted=_contradicted(document),
     )
-    return ReadAudit(record, _read(Policy, document.get("policy"), "$.policy"))
+    return ReadAudit(record, read_part(Policy, document.get("policy"), "$.policy"))
 
 
 def _contradicted(document: Mapping[str, Any]) -> dict[CallId, str]:
@@ -107,7 +107,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
     return _ADAPTERS[kind]
 
 
-def _read(kind: type[T], value: Any, path: str) -> T:
+def read_part(kind: type[T], value: Any, path: str) -> T:
     """A record from its JSON value; nothing is converted, nothing may be left out.
 
     Raises:
@@ -119,9 +119,16 @@ def _read(kind: type[T], value: Any, path: str) -> T:
     if missing:
         raise InvalidValue(f"`{missing[0]}` is missing", path=path)
     try:
-        return _adapter(kind).validate_json(orjson.dumps(value), strict=True)
+        return _adapter(kind).validate_json(_text(value, path), strict=True)
     except ValidationError as error:
         raise _refusal(error, path) from error
+
+
+def _text(value: Any, path: str) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        raise InvalidValue("is nested too deeply", path=path) from error
 
 
 def _refusal(error: ValidationError, path: str) -> InvalidValue:
@@ -134,7 +141,9 @@ def _refusal(error: ValidationError, path: str) -> InvalidValue:
 
 def _all(kind: type[T], document: Mapping[str, Any], key: str) -> tuple[T, ...]:
     values = _member(document, key, list, "$")
-    return tuple(_read(kind, value, f"$.{key}[{place}]") for place, value in enumerate(values))
+    return tuple(
+        read_part(kind, value, f"$.{key}[{place}]") for place, value in enumerate(values)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -170,7 +179,7 @@ def _plain_of(entry: Mapping[str, Any], path: str) -> dict[str, Any]:
     model = _plain_call()
     given = {name: entry[name] for name in model.model_fields if name in entry}
     try:
-        return dict(model.model_validate_json(orjson.dumps(given)))
+        return dict(model.model_validate_json(_text(given, path)))
     except ValidationError as error:
         raise _refusal(error, path) from error
 
@@ -208,7 +217,7 @@ def _call(
         prompt_delta=_ids(entry, "prompt_delta", path),
         completion=_ids(entry, "completion_token_ids", path),
         logprobs=_logprobs(entry, path),
-        top_logprobs=None if top is None else orjson.dumps(top),
+        top_logprobs=None if top is None else _text(top, f"{path}.top_logprobs"),
         message_digests=digests,
         **facts,
     )

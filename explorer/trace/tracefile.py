@@ -1,7 +1,8 @@
 """The rules of a Training trace, checked on the file itself.
 
 Owns: OpenEnv's rules by OpenEnv's codes, the stricter ones that its classes leave out, and
-what our own metadata lets anybody check: token chains and the reason of every masked token.
+that every masked token has a reason. What else our metadata lets anybody check is in
+`traceclaims`.
 Must not know: records, how a trace is made. The document is somebody's file: any value may
 be of any type.
 """
@@ -9,15 +10,15 @@ be of any type.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from explorer.custody.digest import chain_hash
 from explorer.records import SENTINEL_LOGPROB, MaskReason
+from explorer.trace.traceclaims import Claims, ReadTurn
 
 _KEYS = {
     *("node_id", "prompt_token_ids", "completion_token_ids", "per_token_logps"),
@@ -26,7 +27,6 @@ _KEYS = {
 _MOST = 50
 _LARGEST_ID = 2**31 - 1
 _REASONS = frozenset(MaskReason)
-_HASH = re.compile("[0-9a-f]{64}")
 
 
 def is_trace(document: object) -> bool:
@@ -36,14 +36,14 @@ def is_trace(document: object) -> bool:
 
 @dataclass(slots=True)
 class Turns:
-    """What a trace adds up to, and the turns read so far by id."""
+    """What a trace adds up to, and its sound turns."""
 
     rollout_id: str | None = None
     n_turns: int = 0
     supervised: int = 0
     generated: int = 0
-    full: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    links: dict[str, bytes] = field(default_factory=dict)
+    read: list[ReadTurn] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
     head: dict[str, Any] = field(default_factory=dict)
     chained: int = 0
 
@@ -79,7 +79,12 @@ def check_trace(document: dict[str, Any], turns: Turns) -> list[str]:
         problems += [f"$.turns[{place}]{text}" for text in _turn(turn, turns)]
     if not problems and not turns.supervised:
         problems.append("$.turns: nothing_trainable: no token has a loss")
-    return problems + list(_head(turns.head, problems))
+    problems += _head(turns.head, problems)
+    if not problems:
+        claims = Claims(turns.read)
+        problems += islice(claims.contradictions(), _MOST)
+        turns.chained = claims.chained
+    return problems
 
 
 def _turn(turn: Any, turns: Turns) -> Iterator[str]:
@@ -90,8 +95,12 @@ def _turn(turn: Any, turns: Turns) -> Iterator[str]:
     if not isinstance(name, str) or not name:
         yield ".node_id: must be a text"
         return
-    if name in turns.full:
+    if name in turns.names:
         yield ".node_id: stands twice, so its tokens would train twice"
+        return
+    turns.names.add(name)
+    if not all(isinstance(turn[key], dict) for key in ("request", "response", "metadata")):
+        yield ": `request`, `response` and `metadata` must be objects"
         return
     found = list(_lists(turn))
     yield from found
@@ -103,15 +112,15 @@ def _turn(turn: Any, turns: Turns) -> Iterator[str]:
     turns.supervised += int(bits.sum())
     turns.generated += len(completion)
     metadata = turn["metadata"]
-    if not turns.head and isinstance(metadata, dict):
+    if not turns.head:
         turns.head = metadata
         turns.rollout_id = str(metadata.get("rollout_id"))[:80]
-    turns.full[name] = np.array([*prompt, *completion], dtype=np.int32)
-    if isinstance(metadata, dict) and "mask_spans" in metadata:
-        yield from _reasons(metadata, bits, len(prompt))
-        yield from _lineage(name, metadata, turns, len(prompt))
-    else:
+    if "mask_spans" not in metadata:
         yield ".metadata: has no `mask_spans`, so nobody can say why a token is masked"
+        return
+    yield from _reasons(metadata, bits, len(prompt))
+    ids = np.array([*prompt, *completion], dtype=np.int32)
+    turns.read.append(ReadTurn(name, ids, bits, len(prompt), metadata, turn["response"]))
 
 
 def _lists(turn: dict[str, Any]) -> Iterator[str]:
@@ -126,7 +135,7 @@ def _lists(turn: dict[str, Any]) -> Iterator[str]:
         if not all(type(item) is int and 0 <= item <= _LARGEST_ID for item in turn[key]):
             yield f".{key}: invalid_token_id: an id is a whole number of 31 bits"
     logprobs = turn["per_token_logps"]
-    if not all(type(item) in (int, float) and math.isfinite(item) for item in logprobs):
+    if not all(type(item) in (int, float) and _finite(item) for item in logprobs):
         yield ".per_token_logps: invalid_logprob: must be finite numbers"
         return
     if any(item > 0 for item in logprobs):
@@ -136,6 +145,13 @@ def _lists(turn: dict[str, Any]) -> Iterator[str]:
         yield f".per_token_logps: logprob_misalign: {len(logprobs)} for {sampled} ids"
         return
     yield from _mask(turn["loss_mask"], len(turn["prompt_token_ids"]), logprobs)
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
 
 
 def _mask(mask: list[Any], prompt_len: int, logprobs: list[float]) -> Iterator[str]:
@@ -189,38 +205,6 @@ def _reasons(
         at = end
     if not spans or at != bits.size or spans[0][0] > prompt_len:
         yield ".metadata.mask_spans: they do not cover the completion"
-
-
-def _lineage(
-    name: str, metadata: dict[str, Any], turns: Turns, prompt_len: int
-) -> Iterator[str]:
-    """Whether a turn begins with its parent's tokens, and its chain hash is that of its ids."""
-    own = turns.full[name]
-    parent = metadata.get("parent_id")
-    if isinstance(parent, str) and parent in turns.full:
-        held = turns.full[parent]
-        if held.size > prompt_len or not np.array_equal(own[: held.size], held):
-            yield f".prompt_token_ids: do not begin with the tokens of its parent {parent[:80]}"
-    told, stored, prefix = (
-        metadata.get(key) for key in ("chain_hash", "prefix_of", "prefix_len")
-    )
-    if not isinstance(told, str):
-        return
-    if not _HASH.fullmatch(told):
-        yield ".metadata.chain_hash: must be 64 hexadecimal digits"
-        return
-    turns.links[name] = bytes.fromhex(told)
-    if stored is None:
-        link, held_len = None, 0
-    elif isinstance(stored, str) and stored in turns.links:
-        link, held_len = turns.links[stored], int(turns.full[stored].size)
-    else:
-        return  # its stored parent is not in the trace
-    if prefix != held_len:
-        return  # the hash was made over another cut
-    turns.chained += 1
-    if chain_hash(link, own[held_len:]) != turns.links[name]:
-        yield ".metadata.chain_hash: is not the hash of these ids"
 
 
 def _head(head: dict[str, Any], problems: list[str]) -> Iterator[str]:

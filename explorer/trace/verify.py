@@ -11,6 +11,7 @@ fits; given the audit of the same rollout, it must be exactly the trace of that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,9 +80,41 @@ def parse(data: bytes) -> Any:
         InvalidValue: it is none.
     """
     try:
-        return orjson.loads(data)
+        document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise InvalidValue(f"this is not JSON: {error}") from error
+    if not _spelt_by_us(document, data):
+        _refuse_doubles(data)
+    return document
+
+
+def _spelt_by_us(document: Any, data: bytes) -> bool:
+    try:
+        return orjson.dumps(document) == data
+    except TypeError:  # nested more deeply than is ever written
+        return False
+
+
+def _refuse_doubles(data: bytes) -> None:
+    """Of a name that stands twice in an object one reader takes the first value, another the
+    last: such a document says two things.
+
+    Raises:
+        InvalidValue: it has one, or is nested too deeply to tell.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidValue(f"`{twice[:60]}` stands twice in one object")
+        return found
+
+    try:
+        json.loads(data, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(f"this is not JSON that can be verified: {error}") from error
 
 
 def _audit(data: bytes, document: dict[str, Any]) -> Report:
@@ -147,10 +180,14 @@ def _walk(said: Any, found: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
                 for index, (left, right) in reversed(
                     list(enumerate(zip(one, two, strict=True)))
                 )
-                if left != right or type(left) is not type(right)
+                # Containers are looked into: 1, 1.0 and true are equal in Python.
+                if left != right or type(left) is not type(right) or type(left) in _NESTED
             )
         elif type(one) is not type(two) or one != two:
             yield place, one, two
+
+
+_NESTED = (dict, list)
 
 
 class _Absent:
@@ -176,6 +213,11 @@ def _trace(data: bytes, document: dict[str, Any], against: bytes | None) -> Repo
         notes.append("a trace leaves out what cannot train; its Capture audit has all of it")
     elif not problems:
         problems += _against(data, against)
+    if not problems and turns.chained < turns.n_turns:
+        left = turns.n_turns - turns.chained
+        notes.append(
+            f"the token hashes of {left} turns cannot be computed from the trace alone"
+        )
     return Report(
         kind="training-trace",
         ok=not problems,

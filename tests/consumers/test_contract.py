@@ -13,7 +13,11 @@ from explorer.demo.group import Outcome
 from explorer.integrations.blocking import ExplorerServer, TraceRefused
 from explorer.integrations.contract import MalformedTrace, check_trace, read_trace
 from explorer.integrations.rows import Row, branches, choose_row
+from explorer.trace.assemble import training_trace
+from explorer.trace.verdict import judge
+from explorer.trace.verify import verify
 from tests.consumers.making import document, text, turn
+from tests.trace.build import make_call, record
 
 BROKEN = [
     ("no_turns", document()),
@@ -303,3 +307,12 @@ def test_lengths_in_the_api_and_the_trace_agree(
         listed = calls[exported["node_id"]]
         assert listed["prompt_len"] == len(exported["prompt_token_ids"])
         assert listed["supervised"] == sum(exported["loss_mask"])
+
+
+def test_a_value_that_means_none_may_be_any_number() -> None:
+    """Engines write -9999 or less; what the verdict lets through masked, a trainer can read."""
+    call = make_call("a", 1, [1, 2], [3, 4], logprobs=[-0.25, -3e38], n_tools=1)
+    made = record(call)
+    raw = b"".join(training_trace(made, judge(made)))
+    assert verify(raw).ok
+    assert read_trace(raw).turns[0].loss_mask == (0, 0, 1, 0)

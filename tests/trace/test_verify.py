@@ -126,7 +126,130 @@ TRACE_FAULTS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda d: d["turns"][0]["metadata"].update(ok=False), "failed"),
     (lambda d: d["turns"][0]["metadata"].pop("policy"), "policy"),
     (lambda d: d["turns"][0].update(reward=1), "exactly"),
+    (lambda d: d["turns"][0].update(request=[]), "must be objects"),
+    (lambda d: d["turns"][0]["per_token_logps"].__setitem__(0, -(10**400)), "invalid_logprob"),
 ]
+
+
+def claim(**said: Any) -> Callable[[Any], Any]:
+    return lambda d: d["turns"][1]["metadata"].update(said)
+
+
+def decision(kind: str, **more: Any) -> Callable[[Any], Any]:
+    made = {"kind": kind, "reason": "r", "who": "w", "time_us": 1, "call_id": "b"}
+    made |= {"role": None, "start": None, "end": None} | more
+    return lambda d: d["turns"][0]["metadata"]["overrides"].append(made)
+
+
+def head(key: str, **said: Any) -> Callable[[Any], Any]:
+    return lambda d: d["turns"][0]["metadata"][key].update(said)
+
+
+def torn(document: Any) -> None:
+    """The second turn, another token in it, no more said to go on from the first."""
+    turn = document["turns"][1]
+    turn["prompt_token_ids"][0] = 9
+    turn["metadata"].update(parent_id=None, root_id="b", depth=0)
+    turn["metadata"]["mask_spans"][0] = [0, 5, "prompt"]
+
+
+def out_of_order(document: Any) -> None:
+    first, second, third = document["turns"]
+    facts = first["metadata"]
+    third["metadata"] = {**facts, **third["metadata"]}
+    document["turns"] = [third, first, second]
+
+
+# A trace that contradicts itself: each of these was called sound once.
+SELF_CONTRADICTIONS: list[tuple[Callable[[Any], Any], str]] = [
+    (claim(role="auxiliary"), "no turn in a trace"),
+    (claim(role="subagent"), "no turn in a trace"),
+    (claim(mask_reason="auxiliary"), "is not what the spans say"),
+    (claim(mask_spans=[[4, 5, "sampled"], [5, 6, "sampled"]]), "a prompt token is called"),
+    (claim(mask_spans=[[4, 5, "discarded"], [5, 6, "sampled"]]), "cannot stand at"),
+    (claim(node_id="x"), ".node_id: is another"),
+    (claim(rollout_id="x"), ".rollout_id: is another"),
+    (claim(root_id="x"), ".root_id"),
+    (claim(depth=4), ".depth"),
+    (claim(parent_id=None), "are those of a child"),
+    (claim(parent_id=["a"]), "must be a text or null"),
+    (claim(chain_hash=5), "64 hexadecimal digits"),
+    (claim(prefix_of=None), ".prefix_len: these ids"),
+    (claim(prefix_of=None, prefix_len=0), "is not the hash of these ids"),
+    (claim(prefix_len=1), "is not the hash of these ids"),
+    (claim(prefix_len=-1), ".prefix_len: these ids"),
+    (claim(prefix_of={}), ".prefix_of: must be"),
+    (claim(certificate_id="other"), "names no certificate"),
+    (claim(certificate_id=None), "uncertified"),
+    (claim(weight_version_end=8), "version_crossed"),
+    (torn, ".prefix_len: these ids"),
+    (out_of_order, "branch_order"),
+    (lambda d: d["turns"][1]["response"].update(finish_reason="abort"), "has a loss"),
+    (lambda d: d["turns"][1]["response"].update(finish_reason=None), "has a loss"),
+    (decision("exclude_call"), "a person left this call out"),
+    (decision("exclude_span", start=5, end=6), "a token out that has a loss"),
+    (decision("role", role="discarded"), "a person said discarded"),
+    (head("certificate", logprob_kind="raw"), "uncertified"),
+    (head("policy", train_greedy=True), "is not the digest of the policy"),
+    (head("policy", train_greedy=1), "policy.train_greedy"),
+    (head("rollout", rollout_id="x"), ".rollout_id: is another"),
+    (lambda d: d["turns"][0]["metadata"].update(overrides={}), "must be a list"),
+    (lambda d: d["turns"][0]["metadata"].update(inputs_sha256="x"), "inputs_sha256"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), SELF_CONTRADICTIONS)
+def test_a_trace_that_contradicts_itself_is_caught(
+    change: Callable[[Any], Any], said: str
+) -> None:
+    document = orjson.loads(trace_of(rollout()))
+    change(document)
+    report = verify(orjson.dumps(document))
+    assert any(said in problem for problem in report.problems), report.problems
+
+
+def test_a_name_that_stands_twice_says_two_things() -> None:
+    twice = trace_of(rollout()).replace(b'"loss_mask":', b'"loss_mask":[1],"loss_mask":', 1)
+    with pytest.raises(InvalidValue, match="`loss_mask` stands twice"):
+        verify(twice)
+    twice = audit_of(rollout()).replace(b'"verdict":', b'"verdict":{},"verdict":', 1)
+    with pytest.raises(InvalidValue, match="`verdict` stands twice"):
+        verify(twice)
+
+
+def test_a_number_is_not_another_kind_of_number() -> None:
+    """1, 1.0 and true are equal in Python, and three things in JSON."""
+    document = orjson.loads(audit_of(rollout()))
+    document["calls"][0]["supervised_tokens"] = 2.0
+    document["calls"][1]["mask_spans"][0][0] = float(document["calls"][1]["mask_spans"][0][0])
+    report = verify(orjson.dumps(document))
+    assert [problem.partition(":")[0] for problem in report.problems] == [
+        "$.calls[0].supervised_tokens",
+        "$.calls[1].mask_spans[0][0]",
+    ]
+    changed = orjson.loads(trace_of(rollout()))
+    changed["turns"][1]["metadata"]["n_tools"] = 2.0
+    assert not verify(orjson.dumps(changed), audit_of(rollout())).ok
+
+
+@pytest.mark.parametrize("depth", [300, 1010])
+@pytest.mark.parametrize("key", ["metadata", "requested_sampling", "top_logprobs"])
+def test_an_audit_that_is_nested_deeply_is_refused_in_words(depth: int, key: str) -> None:
+    nest = b"[" * depth + b"]" * depth
+    data = audit_of(rollout())
+    empty = b'"%s":%s' % (key.encode(), b"null" if key == "top_logprobs" else b"{}")
+    assert empty in data
+    deep = nest if key == "top_logprobs" else b'{"x":%s}' % nest
+    with pytest.raises(InvalidValue, match=r"nested too deeply|verified"):
+        verify(data.replace(empty, b'"%s":%s' % (key.encode(), deep), 1))
+
+
+def test_a_trace_says_how_many_of_its_token_hashes_were_not_checked() -> None:
+    document = orjson.loads(trace_of(rollout()))
+    document["turns"][1]["metadata"]["chain_hash"] = None
+    report = verify(orjson.dumps(document))
+    assert report.facts["chain_hashes_checked"] == 2
+    assert any("hashes of 1 turns" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(("change", "said"), TRACE_FAULTS)
