@@ -41,13 +41,19 @@ def contradictions(record: RolloutRecord, replies: Iterable[Reply]) -> dict[Call
     return found
 
 
+# A stream is read in pieces, as it came: all of it at once would be searched line by line.
+_PIECE = 64 * 1024
+
+
 def _read(raw: bytes) -> ParsedReply:
-    """A whole reply, or the stream that was passed on."""
-    if raw.lstrip()[:1] in (b"{", b"["):
-        return parse_reply(200, raw)
+    """A whole reply, or the stream that was passed on, which is no JSON."""
+    whole = parse_reply(200, raw)
+    if whole.body is not None:
+        return whole
     live = LiveReply()
     try:
-        live.feed(raw)
+        for start in range(0, len(raw), _PIECE):
+            live.feed(raw[start : start + _PIECE])
     except EngineMalformed:
         return ParsedReply()
     return live.parsed(None)
@@ -60,6 +66,9 @@ def _compare(call: Call, raw: bytes, sequences: Sequences) -> str:
     prompt = _prompt(call, sequences)
     rest = None if prompt is None else _without_prompt(raw, prompt)
     parsed = _read(raw if rest is None else rest)
+    if rest is not None and parsed.completion_ids is not None and not _emptied(parsed):
+        # The key stood in another place than the one that is read.
+        rest, parsed = None, _read(raw)
     ids = parsed.completion_ids
     if ids is None:
         return "The bytes of the reply hold no sampled ids."
@@ -73,8 +82,10 @@ def _compare(call: Call, raw: bytes, sequences: Sequences) -> str:
         differ = np.flatnonzero(told.view(np.uint32) != call.logprobs.view(np.uint32))
         if differ.size:
             return f"The bytes of the reply hold another logprob at token {int(differ[0])}."
-    if prompt is None or rest is not None or parsed.prompt_ids is None:
+    if prompt is None or rest is not None:
         return ""
+    if parsed.prompt_ids is None:
+        return "The bytes of the reply hold no ids of the prompt."
     if not np.array_equal(parsed.prompt_ids, prompt):
         return (
             f"The bytes of the reply hold another prompt: {_first(parsed.prompt_ids, prompt)}."
@@ -101,6 +112,14 @@ def _without_prompt(raw: bytes, prompt: IdArray) -> bytes | None:
         return None
     text = _KEY + b"[" + ids_text(prompt) + b"]"
     return raw.replace(text, _KEY + b"[]") if text in raw else None
+
+
+def _emptied(parsed: ParsedReply) -> bool:
+    """Whether the prompt that is read is the one that was taken out."""
+    body = parsed.body
+    return body is not None and any(
+        place.get("prompt_token_ids") == [] for place in (body, body["choices"][0])
+    )
 
 
 def _first(told: IdArray, kept: IdArray | None) -> str:

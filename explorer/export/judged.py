@@ -12,6 +12,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from explorer.export.evidence import contradictions
@@ -79,13 +80,22 @@ class JudgedRollouts:
         self._evidence: OrderedDict[RolloutId, tuple[int, dict[CallId, str]]] = OrderedDict()
 
     async def get(self, rollout_id: RolloutId) -> Judged | None:
-        """The judged rollout, or None when there is none (or it is deleted)."""
+        """The judged rollout, or None when there is none (or it is deleted); it holds
+        whatever was on record before the call."""
+        begun = self._running.get(rollout_id)
+        if begun is not None:
+            # It may have read the record before what was written last.
+            await asyncio.wait((begun,))
         task = self._running.get(rollout_id)
-        if task is None:
+        if task is None or task is begun:
             task = asyncio.create_task(self._get(rollout_id))
             self._running[rollout_id] = task
-            task.add_done_callback(lambda _: self._running.pop(rollout_id, None))
+            task.add_done_callback(partial(self._ended, rollout_id))
         return await asyncio.shield(task)
+
+    def _ended(self, rollout_id: RolloutId, task: asyncio.Task[Judged | None]) -> None:
+        if self._running.get(rollout_id) is task:
+            del self._running[rollout_id]
 
     async def _get(self, rollout_id: RolloutId) -> Judged | None:
         stamp = await asyncio.to_thread(self._stamp, rollout_id)

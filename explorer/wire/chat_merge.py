@@ -125,15 +125,18 @@ def _merge_choice(choices: dict[int, dict[str, Any]], piece: Mapping[str, Any]) 
         if key == "token_ids":
             if ended is not None and value:
                 raise EngineMalformed("a streamed choice went on after its end")
-            choice["token_ids"] = choice.get("token_ids", []) + _list(value, key)
+            choice.setdefault("token_ids", []).extend(_list(value, key))
         elif key == "weight_versions" and isinstance(value, list):
             # Each event may name the versions of its own tokens only.
             held = choice.get(key)
-            choice[key] = (held if isinstance(held, list) else []) + value
+            if isinstance(held, list):
+                held.extend(value)
+            else:
+                choice[key] = list(value)
         elif key == "logprobs":
             entries = _list(value.get("content"), key) if isinstance(value, dict) else []
             kept = choice.setdefault("logprobs", {"content": []})
-            kept["content"] = kept["content"] + entries
+            kept["content"].extend(entries)
         else:
             choice[key] = value
     delta = piece.get("delta") or {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,18 @@ import numpy as np
 import orjson
 import pytest
 
+from explorer.engine.reply import parse_reply
 from explorer.export.evidence import contradictions
 from explorer.export.judged import JudgedRollouts
-from explorer.records import Body, BodyKind, Call, EventKind, RolloutEvent
+from explorer.records import (
+    Body,
+    BodyKind,
+    Call,
+    EventKind,
+    RolloutEvent,
+    RolloutId,
+    RolloutRecord,
+)
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 from explorer.trace.policy import DEFAULT_POLICY
 from tests.trace.build import ROLLOUT, record, two_turns
@@ -83,6 +94,10 @@ def test_what_the_engine_sent_agrees() -> None:
         (b"", "no sampled ids"),
         (b"data: {", "no sampled ids"),
         (b"\xff\xfe", "no sampled ids"),
+        (
+            reply(SECOND, PROMPTS["b"]).replace(b"prompt_token_ids", b"other"),
+            "no ids of the pr",
+        ),
         ("the reply body of call b has another digest", "another digest"),
     ],
 )
@@ -97,6 +112,45 @@ def test_text_in_a_reply_is_never_taken_for_its_prompt() -> None:
         message={"role": "assistant", "content": '"prompt_token_ids":[1,2,3,4,5]'},
     )
     assert "another prompt" in str(found(forged))
+
+
+def test_prompt_ids_in_a_place_that_is_not_read_prove_nothing() -> None:
+    """The row's prompt stands in the reply once, but not where the engine puts its prompt."""
+    aside = reply(SECOND, PROMPTS["b"])
+    aside = aside.replace(
+        b'"prompt_token_ids":[1,2,3,4,5]', b'"x":{"prompt_token_ids":[1,2,3,4,5]}'
+    )
+    assert "no ids of the prompt" in str(found(aside))
+    real = aside.replace(b'"x":', b'"prompt_token_ids" :[1,2,3,4,9],"x":')
+    assert "another prompt" in str(found(real))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_reply_in_another_encoding_agrees(encoding: str) -> None:
+    """What was read when it came is read again."""
+    raw = reply(SECOND, PROMPTS["b"]).decode().encode(encoding)
+    assert parse_reply(200, raw).completion_ids is not None
+    assert found(raw) is None
+
+
+def test_a_long_stream_is_read_in_the_time_of_its_length() -> None:
+    """As it came, piece by piece: searched as a whole it took 25 times as long."""
+    sampled = np.arange(60_000, dtype=np.int32)
+    values = np.full(sampled.size, -0.5, np.float32)
+    call = replace(SECOND, completion=sampled, logprobs=values)
+    events = []
+    for each in sampled.tolist():
+        entry = {"token": f"token_id:{each}", "logprob": -0.5, "bytes": [97] * 20}
+        choice: dict[str, Any] = {"index": 0, "delta": {"content": "a"}, "token_ids": [each]}
+        events.append({"choices": [choice | {"logprobs": {"content": [entry]}}]})
+    events[0]["prompt_token_ids"] = PROMPTS["b"]  # type: ignore[assignment]
+    events[-1]["choices"][0]["finish_reason"] = "stop"
+    raw = b"".join(b"data: " + orjson.dumps(item) + b"\n\n" for item in events)
+    began = time.process_time()
+    assert (
+        contradictions(record(FIRST, call), [(call.call_id, raw + b"data: [DONE]\n\n")]) == {}
+    )
+    assert time.process_time() - began < 8
 
 
 def damaged(path: Path, change: str) -> Any:
@@ -144,3 +198,48 @@ def test_a_damaged_reply_is_named_too(tmp_path: Path) -> None:
         "UPDATE call SET reply_body = from_hex('00') WHERE call_id = 'b'",
     )
     assert [reason.code for reason in judged.judgement.reasons] == ["bytes_disagree"]
+
+
+class SlowStore(DuckDBStore):
+    """Hands a record out late."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, StoreOptions(min_free_bytes=0))
+        self.has_read, self.may_go_on = threading.Event(), threading.Event()
+
+    def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
+        found = super().record(rollout_id)
+        self.has_read.set()
+        assert self.may_go_on.wait(30)
+        return found
+
+
+def test_a_decision_holds_for_whoever_asks_after_it(tmp_path: Path) -> None:
+    """Also where a judgement of the record before it is still under way."""
+    damaged(tmp_path / "x.duckdb", "")
+
+    async def work() -> Any:
+        store = SlowStore(tmp_path / "x.duckdb")
+        judged = JudgedRollouts(store, lambda: DEFAULT_POLICY, lambda: 1)
+        before = asyncio.create_task(judged.get(ROLLOUT))
+        await asyncio.to_thread(store.has_read.wait, 30)
+        left_out = {
+            "kind": "exclude_call",
+            "call_id": "b",
+            "reason": "r",
+            "who": "w",
+            "time_us": 2,
+        }
+        await store.add_event(
+            RolloutEvent(ROLLOUT, -1, 2, EventKind.OVERRIDE, payload=left_out)
+        )
+        after = asyncio.create_task(judged.get(ROLLOUT))
+        await asyncio.sleep(0)
+        store.may_go_on.set()
+        found = await before, await after
+        await store.close()
+        return found
+
+    before, after = asyncio.run(work())
+    assert before.judgement.masks["b"].supervised == 1
+    assert after.judgement.masks["b"].reason == "excluded_by_user"
