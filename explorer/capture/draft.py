@@ -41,6 +41,8 @@ from explorer.wire.claims import LONGEST, json_claims
 from explorer.wire.neutral import NeutralRequest
 
 PREVIEW_CHARS = 200
+# Levels of a sampling field that every reader of an exported record can read.
+_DEEPEST = 100
 _RETRIES = re.compile("[0-9]{1,6}")
 
 # Header names that a harness uses to say who it is; claims, never authority.
@@ -131,6 +133,10 @@ class Draft:
             self.submitted = orjson.dumps(shaped.body)
         except TypeError as error:
             raise BadRequest(f"the request cannot be sent to the engine: {error}") from error
+        if _deeper_than(_DEEPEST, shaped.requested, shaped.submitted):
+            raise BadRequest(
+                f"a sampling field of the request is nested more than {_DEEPEST} levels deep"
+            )
         self._notes = (*request.notes, *shaped.notes)
         messages, tools = request.messages, request.tools
         self._facts["claims"] = {**request.claims, **self._facts["claims"]}
@@ -295,6 +301,22 @@ class Draft:
                 )
             )
         return tuple(bodies)
+
+
+def _deeper_than(levels: int, *values: Any) -> bool:
+    """Whether some value is nested more deeply."""
+    found: list[Any] = list(values)
+    for _ in range(levels + 1):
+        found = [
+            item
+            for value in found
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not found:
+            return False
+    return True
 
 
 def _preview(text: Any, message: dict[str, Any]) -> str:

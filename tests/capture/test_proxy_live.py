@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from explorer.engine.scripted import ScriptedEngine
+from explorer.trace.verify import verify
 from tests.live import Live, serving
 
 SCRIPT: list[dict[str, Any]] = [
@@ -274,3 +275,16 @@ def test_other_wire_paths_say_what_is_spoken(live: Live) -> None:
     response = httpx.get(live.url + "/v1/embeddings")
     assert response.status_code == 404
     assert "/v1/chat/completions" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("depth", [90, 120, 240])
+def test_what_is_recorded_of_a_deep_request_can_be_verified(live: Live, depth: int) -> None:
+    """Readers of JSON go 200 levels deep: a deeper sampling field is refused, not recorded."""
+    rollout, key = live.create(run="deep")
+    deep = orjson.loads(b"[" * depth + b"1" + b"]" * depth)
+    answer = live.chat(key, response_format=deep)
+    assert answer.status_code == (200 if depth < 100 else 400), answer.text
+    live.api("POST", f"/api/v1/rollouts/{rollout}/close", {"ok": True})
+    token = {"authorization": f"Bearer {live.token}"}
+    audit = httpx.get(f"{live.url}/api/v1/rollouts/{rollout}/capture-audit", headers=token)
+    assert verify(audit.content).ok

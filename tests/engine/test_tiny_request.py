@@ -64,6 +64,23 @@ def test_refusals(runtime: TinyRuntime, fields: dict[str, Any], param: str) -> N
     assert not runtime.busy
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("response_format", "kv_transfer_params", "logit_bias", "stop", "stop_token_ids"),
+        *("allowed_token_ids", "chat_template_kwargs", "tools", "model", "top_logprobs"),
+    ],
+)
+@pytest.mark.parametrize("value", [[1], [[]], {"a": 1}, "x", 1.5, True, {"type": []}])
+def test_a_value_of_another_kind_never_ends_the_engine(
+    runtime: TinyRuntime, field: str, value: Any
+) -> None:
+    """The process serves everybody: one harness's request must not take it down."""
+    status, body = ask(runtime, **{"logprobs": True, field: value})
+    assert status == 200 or body["error"]["message"]
+    assert not runtime.busy
+
+
 def test_pictures_are_refused(runtime: TinyRuntime) -> None:
     part = {"type": "image_url", "image_url": {"url": "data:"}}
     status, body = ask(runtime, messages=[{"role": "user", "content": [part]}])

@@ -202,7 +202,7 @@ def _logprobs(body: Mapping[str, Any]) -> int | None:
                 param="top_logprobs",
             )
         return None
-    if not isinstance(count, int) or not 0 <= count <= MOST_TOP_LOGPROBS:
+    if type(count) is not int or not 0 <= count <= MOST_TOP_LOGPROBS:
         raise refusal(
             "top_logprobs",
             count,

@@ -31,10 +31,18 @@ from explorer.engine.tiny.weights import (
     file_sha256,
     read_json,
 )
-from explorer.errors import ExplorerError
+from explorer.errors import BadRequest, ExplorerError
 
 VERSION = "1"
 """Of the engine; changes when the same request may be answered differently."""
+
+
+# What reading a body of other types than it should have runs into, in whatever place.
+_ODD = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _not_taken(problem: Exception) -> BadRequest:
+    return BadRequest(f"the request has a value of a kind that is not taken: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,8 @@ class TinyRuntime:
             self._start(name, request_id, body)
         except ExplorerError as problem:
             return Answer(name, *write_error(problem))
+        except _ODD as problem:
+            return Answer(name, *write_error(_not_taken(problem)))
         return None
 
     def cancel(self, name: str) -> None:
@@ -215,6 +225,8 @@ class TinyRuntime:
             return Answer(name, 200, orjson.dumps(self.prompts.ids(body)))
         except ExplorerError as problem:
             return Answer(name, *write_error(problem))
+        except _ODD as problem:
+            return Answer(name, *write_error(_not_taken(problem)))
 
     def step(self) -> list[Answer]:
         """Advance all requests by one token; gives the answers that are complete."""
