@@ -63,16 +63,28 @@ def export(
             say(f"written  {target} ({size} bytes)")
         return refused
 
-    if several and not out.is_dir():
-        raise ConfigurationError(f"{out} is no folder; several rollouts need one")
-    if not is_safe(rollout_ids):
-        raise ConfigurationError("a rollout's id is 32 hexadecimal digits in five groups")
+    _check_names(rollout_ids)
+    if several:
+        _make_folder(out)
     return 1 if run_loop(reach(settings, work)) else 0
 
 
-def is_safe(rollout_ids: Sequence[str]) -> bool:
-    """Whether every id has the form of ours, so that it may name a file."""
-    return all(is_id(each) for each in rollout_ids)
+def _check_names(rollout_ids: Sequence[str]) -> None:
+    """An id names a file, so it must have the form of ours."""
+    for each in rollout_ids:
+        if not is_id(each):
+            raise ConfigurationError(
+                f"{each!r} is no rollout's id: 32 hexadecimal digits in five groups"
+            )
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{out} is a file; several rollouts need a folder") from error
+    except OSError as error:
+        raise ConfigurationError(f"{out} cannot be made: {error.strerror}") from error
 
 
 async def _fetch(client: ExplorerClient, path: str, target: Path) -> int:

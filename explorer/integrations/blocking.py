@@ -96,6 +96,11 @@ class ExplorerServer:
             raw = response.read()
         except http.client.HTTPException as error:
             raise ConnectionError(f"{self.url} broke off: {error!r}") from error
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.url} did not answer in {self.timeout_s:g} s") from error
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ConnectionError(f"{self.url} cannot be reached: {why}") from error
         finally:
             connection.close()
         if response.status >= 400:

@@ -51,7 +51,7 @@ class CommandAgent:
         command: program and arguments.
         verifier: scores what the command left; without one the rollout has no reward.
         ok_exit_codes: any other closes the rollout as failed.
-        timeout_s: longest run.
+        timeout_s: longest run; whoever waits for it may allow less, never more.
         cwd: where it runs.
         environment: more variables.
     """
@@ -69,7 +69,8 @@ class CommandAgent:
 
     def __call__(self, attempt: Attempt) -> Ended:
         """Runs it to its end."""
-        limit = attempt.timeout_s if attempt.timeout_s is not None else self.timeout_s
+        limits = [each for each in (attempt.timeout_s, self.timeout_s) if each is not None]
+        limit = min(limits, default=None)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             started = time.monotonic()
             exit_code, problem = self._run(attempt, limit, out, err)

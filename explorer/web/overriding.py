@@ -99,4 +99,12 @@ def _span(body: Mapping[str, Any], call: Call) -> tuple[int, int]:
             f"`start` and `end` must be token positions with 0 <= start < end <= {length}",
             path="$.start",
         )
+    first = call.prompt_len or 0
+    if end <= first:
+        # It could only be recorded, never taken back, and would change nothing.
+        own = f"{first} up to, without, {length}" if first < length else "none"
+        raise InvalidValue(
+            f"no token there was sampled in this call; its sampled ones are {own}",
+            path="$.end",
+        )
     return start, end

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from explorer.capture.ids import now_us
-from explorer.errors import NotFound
+from explorer.errors import InvalidValue, NotFound
 from explorer.export.judged import Judged
 from explorer.records import RolloutId
 from explorer.store.interface import RolloutSummary
@@ -204,7 +204,11 @@ async def findings(request: Request, rollout_id: str) -> Response:
 async def decide(request: Request, rollout_id: str) -> Response:
     """Records a person's decision from the page's form."""
     judged = await judged_or_404(request, rollout_id)
-    wanted = read_override_form(await request.body(), judged.record, now_us())
+    try:
+        wanted = read_override_form(await request.body(), judged.record, now_us())
+    except InvalidValue as error:
+        back = "Your browser's Back leads to the form, as you filled it."
+        raise InvalidValue(f"{error.message}. {back}", **error.details) from error
     await api_services(request).desk.override(judged.record.rollout.rollout_id, wanted)
     await services_of(request).judged.get(judged.record.rollout.rollout_id)
     return RedirectResponse(rollout_href(rollout_id, "findings") + "#decisions", 303)

@@ -321,6 +321,10 @@ def test_a_person_drops_a_call_with_a_reason(certified: Live) -> None:
             },
             "$.start",
         ),
+        (
+            {"kind": "exclude_span", "reason": "x", "call_id": "CALL", "start": 0, "end": 3},
+            "$.end",
+        ),
     ],
 )
 def test_an_override_that_makes_no_sense_is_refused(

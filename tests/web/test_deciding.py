@@ -84,6 +84,23 @@ def test_positions_are_plain_numbers(live: Live, start: str) -> None:
     assert post(live, name, **fields, start=start).status_code == 422
 
 
+def test_a_span_without_a_sampled_token_is_refused_and_the_form_is_not_lost(live: Live) -> None:
+    name = rollout(live)
+    call = calls_of(live, name)[1]
+    fields = {"kind": "exclude_span", "reason": "r", "call_id": call["call_id"], "start": "0"}
+    first = call["prompt_len"]
+    refused = post(live, name, **fields, end=str(first))
+    assert refused.status_code == 422
+    last = first + call["completion_len"]
+    assert f"sampled ones are {first} up to, without, {last}" in refused.text
+    assert "Back leads to the form" in refused.text
+    twin = httpx.get(f"{live.url}/rollouts/{name}/findings.json").json()
+    assert twin["decisions"] == []
+    assert post(live, name, **fields, end=str(first + 1)).status_code == 303
+    verdict = live.api("GET", f"/api/v1/rollouts/{name}")["verdict"]
+    assert verdict["masked_tokens"]["excluded_by_user"] == 1
+
+
 def test_only_the_operator_decides(live: Live) -> None:
     name = rollout(live)
     call = calls_of(live, name)[1]["call_id"]

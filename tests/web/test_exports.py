@@ -201,8 +201,7 @@ def test_files_are_written_and_checked_without_the_server(tmp_path: Path) -> Non
         good, bad = rollout(live), rollout(live, ok=False)
         audit = fetch(live, good, "capture-audit").content
     at = ("--store", str(store))
-    out = tmp_path / "out"
-    out.mkdir()
+    out = tmp_path / "new" / "out"  # made where there is none
     done = command(live, "export", *at, "--out", str(out), good, bad)
     assert done.returncode == 1
     assert "written" in done.stderr
@@ -257,4 +256,9 @@ def test_the_commands_say_what_to_change(tmp_path: Path, live: Live) -> None:
     done = command(live, "verify", str(wrong))
     assert (done.returncode, "Training trace" in done.stdout) == (1, True)
     done = command(live, "export", "--out", str(tmp_path / "a"), "no-id")
-    assert (done.returncode, "hexadecimal" in done.stderr) == (2, True)
+    assert (done.returncode, "'no-id' is no rollout's id" in done.stderr) == (2, True)
+    good = rollout(live)
+    done = command(live, "export", "--out", str(wrong), good, good)
+    assert (done.returncode, "is a file; several rollouts" in done.stderr) == (2, True)
+    done = command(live, "export", "--out", str(wrong / "below"), good, good)
+    assert (done.returncode, "cannot be made: Not a directory" in done.stderr) == (2, True)
