@@ -41,6 +41,7 @@ async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Res
 
     `?needs=reward` also refuses a rollout that nobody has scored.
     """
+    _only(request, "needs")
     judged = await judged_or_404(api, rollout_id)
     needs = _needs(request.query_params.getlist("needs"))
 
@@ -56,6 +57,7 @@ async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Resp
 
     `?format=contract` gives the shape of OpenEnv's old `contract.json`.
     """
+    _only(request, "format")
     judged = await judged_or_404(api, rollout_id)
     wanted = request.query_params.get("format", "audit")
     if wanted not in ("audit", "contract"):
@@ -68,6 +70,13 @@ async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Resp
     return await _download(
         request, judged, make, "contract" if wanted == "contract" else "capture-audit"
     )
+
+
+def _only(request: Request, known: str) -> None:
+    """A misspelt `needs` must not give what it was to refuse."""
+    for name in request.query_params:
+        if name != known:
+            raise InvalidValue(f"there is no parameter `{name}` here; there is `{known}`")
 
 
 def _needs(given: list[str]) -> tuple[Need, ...]:

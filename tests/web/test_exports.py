@@ -152,6 +152,21 @@ CONTRACT_TURN = {
 }
 
 
+@pytest.mark.parametrize(
+    ("what", "known"),
+    [
+        ("training-trace?need=reward", "`needs`"),
+        ("training-trace?needs=reward&format=contract", "`needs`"),
+        ("capture-audit?Format=contract", "`format`"),
+        ("capture-audit?needs=reward", "`format`"),
+    ],
+)
+def test_a_misspelt_parameter_is_refused(live: Live, what: str, known: str) -> None:
+    answer = fetch(live, rollout(live), what)
+    assert answer.status_code == 422
+    assert f"there is {known}" in answer.json()["error"]["message"]
+
+
 def test_the_old_contract_has_the_excluded_turns_too(live: Live) -> None:
     name = rollout(live)
     document = fetch(live, name, "capture-audit?format=contract").json()
