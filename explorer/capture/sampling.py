@@ -279,6 +279,8 @@ def constraints(body: Mapping[str, Any]) -> tuple[str, ...]:
         found.append("strict_tools")
     if body.get("tool_choice") != "none" and _grammar(body.get("tools")):
         found.append("tool_grammar")
+    if _from_elsewhere(body):
+        found.append("kv_transfer_params")
     response_format = body.get("response_format")
     if response_format is not None and not (
         isinstance(response_format, Mapping) and response_format.get("type") == "text"
@@ -291,6 +293,14 @@ def constraints(body: Mapping[str, Any]) -> tuple[str, ...]:
         # "0" is a number to some servers: nobody can say what the tokens were drawn at.
         found.append("temperature")
     return tuple(found)
+
+
+def _from_elsewhere(body: Mapping[str, Any]) -> bool:
+    """Whether the engine is to take the cache of another request, so that tokens follow on
+    something else than the prompt that it names. Token-in alone is a prompt."""
+    given = body.get("kv_transfer_params")
+    only_ids = isinstance(given, Mapping) and set(given) <= {"prompt_token_ids"}
+    return bool(body.get("ec_transfer_params")) or (bool(given) and not only_ids)
 
 
 def _strict(tools: Any) -> bool:

@@ -28,6 +28,10 @@ LOCAL = "local:"
 BUILT_IN = frozenset(("tiny", "scripted"))
 
 
+# What a template's own expressions run into on messages that it was not written for.
+_IN_A_TEMPLATE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
 class Arguments(StrEnum):
     """How the arguments of earlier tool calls reach the template."""
 
@@ -112,7 +116,7 @@ class Named:
                 tokenize=False,
                 **more,
             )
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as problem:
+        except (TemplateError, *_IN_A_TEMPLATE) as problem:
             raise BadRequest(f"the chat template refused the messages: {problem}") from problem
         return tuple(self._vocabulary.encode(str(text)))
 

@@ -80,6 +80,9 @@ GRAMMAR = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start
     [
         ({"lora_path": "elsewhere"}, "unknown_field:lora_path"),
         ({"best_of": True}, "best_of"),
+        ({"kv_transfer_params": {"remote_block_ids": [1]}}, "kv_transfer_params"),
+        ({"kv_transfer_params": [1]}, "kv_transfer_params"),
+        ({"ec_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"temperature": 0.001}, "temperature"),
         ({"tools": [{"type": "custom", "custom": {"format": GRAMMAR}}]}, "tool_grammar"),
         ({"tools": [{"type": "custom", "custom": {"format": "odd"}}]}, "tool_grammar"),
@@ -89,6 +92,11 @@ def test_what_shapes_the_sampling_is_a_constraint(
     asked: dict[str, Any], constraint: str
 ) -> None:
     assert shaped(chat, **asked).constraints == (constraint,)
+
+
+@pytest.mark.parametrize("given", [None, {}, {"prompt_token_ids": [1, 2]}])
+def test_token_in_is_a_prompt_and_no_constraint(given: Any) -> None:
+    assert shaped(chat, kv_transfer_params=given).constraints == ()
 
 
 @pytest.mark.parametrize("form", [None, {"type": "text"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -304,3 +305,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert "call 0: match (arguments as object: mismatch, string: match)" in said
     assert said.splitlines()[-1] == "1 match, 0 mismatch, 0 not checkable"
     assert json.loads(run(made, "--json"))["counts"]["match"] == 1
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1 // (messages|length - 1) }}", "{{ range(10**9)|list }}", "{{ ''.__class__ }}"],
+)
+def test_a_template_that_breaks_on_the_messages_is_not_checkable(
+    tmp_path: Path, template: str
+) -> None:
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(MODEL, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    found = check(body, [1, 2], str(folder))
+    assert found.result is DriftResult.NOT_CHECKABLE
+    assert "the chat template refused the messages" in found.reason
