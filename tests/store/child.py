@@ -73,11 +73,13 @@ async def spill(store: DuckDBStore, *, die: bool) -> None:
     for sequence in range(150):
         if sequence == 20:
             health = store.health()
-            limit = max(health.size_bytes, health.wal_bytes) + 4096
+            # The log reaches it after some more large calls; the journal, which begins then,
+            # has room for the rest.
+            limit = max(health.size_bytes, health.wal_bytes) + 256 * 1024
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         call = make_call(1, sequence, parent=sequence - 1 if sequence else None)
         store.admit(make_admission(call))
-        await store.commit_call(call, make_bodies(call, rng, 20_000 if sequence < 62 else 100))
+        await store.commit_call(call, make_bodies(call, rng, 20_000 if sequence < 50 else 100))
         say("call", call.call_id)
     await store.add_event(make_event(1, EventKind.REWARD, reward=2.0))
     health = store.health()

@@ -171,7 +171,7 @@ def test_the_migrations_make_the_declared_columns(tmp_path: Path) -> None:
 
 
 def _first_columns(table: columns.Table) -> tuple[columns.Column, ...]:
-    added = {"rollout": {"streaming"}}.get(table.name, set())
+    added = {"rollout": {"streaming", "harness_config_sha256"}}.get(table.name, set())
     return tuple(column for column in table.columns if column.name not in added)
 
 
@@ -203,7 +203,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     connection = duckdb.connect(str(path))
     connection.execute("INSERT INTO schema_version VALUES (99, 'later', now(), '9', 'x')")
     connection.close()
-    with pytest.raises(StoreFailed, match="schema version 99 and this program knows 2"):
+    with pytest.raises(StoreFailed, match="schema version 99 and this program knows 3"):
         DuckDBStore(path, OPTIONS)
 
 
@@ -212,12 +212,12 @@ def test_a_migration_keeps_a_copy_from_before(tmp_path: Path) -> None:
     with_store(path, lambda store: fill(store, rollouts=1, calls=2))
     later = (
         *MIGRATIONS,
-        Migration(3, "more", ("ALTER TABLE rollout ADD COLUMN more INTEGER",)),
+        Migration(4, "more", ("ALTER TABLE rollout ADD COLUMN more INTEGER",)),
     )
     database = Database(path)
     database.open()
     report = prepare(database, "test", later)
-    assert (report.version_before, report.version_after) == (2, 3)
+    assert (report.version_before, report.version_after) == (3, 4)
     assert report.applied == ("more",)
     assert prepare(database, "test", later).applied == ()
     assert migrations.pending(database.writer, later) == ()
