@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import sync_playwright
 
 from explorer.engine.tiny import TinyEngine
-from tests.browser.chromium import EXECUTABLE, launch
 from tests.live import Live, serving
 from tests.web.test_exports import rollout
 
@@ -113,28 +110,3 @@ def test_only_the_operator_decides(live: Live) -> None:
     assert (
         post(live, "01a228ed-1a24-7bb6-82e6-db4332c09e5f", bearer, **fields).status_code == 404
     )
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(not Path(EXECUTABLE).exists(), reason=f"no Chromium at {EXECUTABLE}")
-def test_from_a_token_to_its_exclusion(live: Live) -> None:
-    name = rollout(live)
-    first, last = calls_of(live, name)[1:3]
-    place = last["prompt_len"] + 3
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        page = browser.new_page()
-        page.goto(
-            f"{live.url}/rollouts/{name}/tokens?branch={last['call_id']}&t={place}#t{place}"
-        )
-        page.click("text=leave out…")
-        assert page.input_value("input[name=start]") == str(place)
-        assert page.input_value("select[name=kind]") == "exclude_span"
-        page.fill("input[name=reason]", "quotes the answer")
-        page.click("text=Record the decision")
-        page.wait_for_selector("text=quotes the answer")
-        browser.close()
-    after = live.api("GET", f"/api/v1/rollouts/{name}/calls/{last['call_id']}")
-    spans = [(s["start"], s["end"], s["reason"]) for s in after["mask_spans"]]
-    assert (place, place + 1, "excluded_by_user") in spans
-    assert first["call_id"] != last["call_id"]
