@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from explorer.errors import ConfigurationError
 from explorer.integrations.blocking import ExplorerServer
 from explorer.integrations.command import CommandAgent
 from explorer.integrations.trl import (
     MasklessRollouts,
+    RowOptions,
+    captured_reward,
     guard_rollout_func,
     guarded_harness_rollout_func,
+    skip_unscored,
 )
+from explorer.integrations.trl.batch import check_trainer
+from explorer.integrations.trl.guard import _Counting
+from explorer.integrations.trl.rewards import leaves_unscored_out
 from tests.consumers.making import COMMAND, needs_openenv
 
 
@@ -42,6 +51,10 @@ def test_a_batch_that_fits_together_passes_unchanged() -> None:
         {"logprobs": [[-0.1]]},
         {"logprobs": None},
         {"logprobs": [[None, -0.2]]},
+        {"logprobs": [[float("nan"), -0.2]]},
+        {"logprobs": [[-0.1, float("nan")]]},
+        {"logprobs": [[-0.1, float("-inf")]]},
+        {"logprobs": [["-0.1", -0.2]]},
         {"completion_ids": [[]], "env_mask": [[]], "logprobs": [[]]},
         {"prompt_ids": [[]]},
         {"prompt_ids": [[1], [1]]},
@@ -51,6 +64,32 @@ def test_a_batch_that_trl_would_misread_is_refused(changes: dict[str, Any]) -> N
     guarded = guard_rollout_func(lambda _prompts, _trainer: batch(**changes))
     with pytest.raises(ValueError, match=r"row 0|`\w+`"):
         guarded(["a"], None)
+
+
+def test_a_count_that_an_adapter_tells_takes_nothing_from_what_was_counted() -> None:
+    class Adapter:
+        def run_white_box(self, model_step: Any, session: Any, limits: Any) -> Any:
+            for _ in range(3):
+                model_step()
+            return SimpleNamespace(metrics={"model_calls": 1})
+
+    counting = _Counting(Adapter())
+    counting.run_white_box(counting.counted(lambda: None), None)
+    assert counting.taken() == [3]
+
+
+def test_what_wraps_a_safe_reward_function_is_not_safe_by_that() -> None:
+    """`functools.wraps` copies marks: such a function made zeros of unscored rows."""
+
+    @functools.wraps(captured_reward)
+    def zeros(reward: Any, **_: Any) -> list[float]:
+        return [value or 0.0 for value in reward]
+
+    assert leaves_unscored_out(captured_reward)
+    assert leaves_unscored_out(skip_unscored(zeros))
+    assert not leaves_unscored_out(zeros)
+    with pytest.raises(ConfigurationError, match="skip_unscored"):
+        check_trainer(SimpleNamespace(reward_funcs=[zeros]), RowOptions())
 
 
 def test_a_batch_without_a_mask_is_refused() -> None:

@@ -7,6 +7,7 @@ Must not know: HTTP, how an agent is run, torch.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,8 +160,20 @@ def check_batch(batch: dict[str, Any], count: int) -> None:
             )
         if any(type(bit) is not int or bit not in (0, 1) for bit in mask):
             raise ValueError(f"row {place}: `env_mask` holds 0 and 1 only")
-        if any(bit and value is None for bit, value in zip(mask, logprobs, strict=True)):
+        if any(
+            bit and not _is_number(value) for bit, value in zip(mask, logprobs, strict=True)
+        ):
             raise ValueError(f"row {place} would train a token without a logprob")
+        if any(value is not None and not _is_number(value) for value in logprobs):
+            # Times a mask of zero it is still no number, and so is the whole loss.
+            raise ValueError(f"row {place} has a logprob that is no number")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False
 
 
 Placed = tuple[Row | None, float | None, str | None]

@@ -127,8 +127,9 @@ class _Counting:
             model_step=model_step, session=session, limits=limits
         )
         owned = result.metrics.get("model_calls")
-        # An adapter that owns its loop says how many calls it saw; ours does.
-        self.rows.append(owned if type(owned) is int else self._steps)
+        # An adapter that owns its loop says how many calls it saw; ours does. Its word
+        # takes nothing away from what was counted here.
+        self.rows.append(max(owned, self._steps) if type(owned) is int else self._steps)
         return result
 
     def taken(self) -> list[int]:

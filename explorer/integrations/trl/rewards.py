@@ -25,7 +25,7 @@ def captured_reward(reward: Sequence[float | None], **_: Any) -> list[float | No
     return list(reward)
 
 
-setattr(captured_reward, _SAFE, True)
+setattr(captured_reward, _SAFE, captured_reward)
 
 
 def skip_unscored(function: RewardFunction) -> RewardFunction:
@@ -45,7 +45,7 @@ def skip_unscored(function: RewardFunction) -> RewardFunction:
         async def later(*, unscored: Sequence[str | None], **given: Any) -> list[Any]:
             return only_scored(await function(unscored=unscored, **given), unscored)
 
-        setattr(later, _SAFE, True)
+        setattr(later, _SAFE, later)
         return later
 
     @functools.wraps(function)
@@ -54,10 +54,11 @@ def skip_unscored(function: RewardFunction) -> RewardFunction:
         assert not asyncio.iscoroutine(found), "make the function `async def`"
         return only_scored(found, unscored)
 
-    setattr(at_once, _SAFE, True)
+    setattr(at_once, _SAFE, at_once)
     return at_once
 
 
 def leaves_unscored_out(function: Any) -> bool:
     """Whether a trainer's reward function is known to give unscored rows None."""
-    return getattr(function, _SAFE, False) is True
+    # Itself, since `functools.wraps` copies the mark to whatever wraps such a function.
+    return getattr(function, _SAFE, None) is function
