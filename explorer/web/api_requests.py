@@ -287,6 +287,12 @@ def read_target(raw: bytes) -> Path:
     return Path(target)
 
 
+_FILTERS = (
+    *("q", "run", "task", "group", "state", "trainable", "reward_min", "reward_max"),
+    *("sort", "order", "limit", "cursor"),
+)
+
+
 def read_query(params: Mapping[str, str]) -> RolloutQuery:
     """Filters of a listing from the address.
 
@@ -316,10 +322,15 @@ def read_query(params: Mapping[str, str]) -> RolloutQuery:
             known = ", ".join(str(kind.value) for kind in kinds)
             raise InvalidValue(f"`{name}` must be one of {known}", path=name) from error
 
+    for name in params:
+        if name not in _FILTERS:
+            known = ", ".join(_FILTERS)
+            raise InvalidValue(f"there is no filter `{name}`; there are {known}", path=name)
     trainable = {"yes": True, "no": False, "": None}.get(params.get("trainable", ""), "bad")
     if trainable == "bad":
         raise InvalidValue("`trainable` must be yes or no", path="trainable")
-    sort = params.get("sort") or "-created"
+    order = params.get("order", "")
+    sort = params.get("sort") or ("created" if order == "asc" else "-created")
     limit = number("limit") or 50
     return RolloutQuery(
         run=params.get("run") or None,
@@ -331,10 +342,19 @@ def read_query(params: Mapping[str, str]) -> RolloutQuery:
         trainable=trainable if isinstance(trainable, bool) else None,
         text=params.get("q") or None,
         sort=choice_of_sort(sort),
-        descending=sort.startswith("-"),
+        descending=_descending(sort, order),
         cursor=params.get("cursor") or None,
         limit=int(max(1, min(limit, 500))),
     )
+
+
+def _descending(sort: str, order: str) -> bool:
+    """From `-reward`, or from `order` as in the page's address."""
+    if order not in ("", "asc", "desc"):
+        raise InvalidValue("`order` must be asc or desc", path="order")
+    if order == "asc" and sort.startswith("-"):
+        raise InvalidValue(f"`sort={sort}` and `order=asc` contradict each other", path="order")
+    return sort.startswith("-") or order == "desc"
 
 
 def choice_of_sort(text: str) -> SortKey:

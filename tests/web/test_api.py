@@ -368,6 +368,22 @@ def test_the_listing_filters_and_pages(live: Live) -> None:
     assert live.api("GET", "/api/v1/rollouts?run=pages&task=t1")["total"] == 2
 
 
+def test_the_listing_sorts_as_the_page_does(live: Live) -> None:
+    for value in (1, 3, 2):
+        name = live.create(run="sorted")[0]
+        live.api("POST", f"/api/v1/rollouts/{name}/reward", {"reward": value})
+
+    def rewards(query: str) -> list[float]:
+        rows = live.api("GET", f"/api/v1/rollouts?run=sorted&{query}")["rollouts"]
+        return [row["reward"] for row in rows]
+
+    assert rewards("sort=reward&order=desc") == rewards("sort=-reward") == [3, 2, 1]
+    assert rewards("sort=reward&order=asc") == rewards("sort=reward") == [1, 2, 3]
+    assert rewards("sort=-reward&order=desc") == [3, 2, 1]
+    assert rewards("order=desc") == rewards("") == [2, 3, 1]
+    assert rewards("order=asc") == [1, 3, 2]
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -377,6 +393,10 @@ def test_the_listing_filters_and_pages(live: Live) -> None:
         "trainable=maybe",
         "sort=size",
         "cursor=%%%",
+        "order=up",
+        "sort=-reward&order=asc",
+        "trainabel=yes",
+        "text=x",
     ],
 )
 def test_wrong_filters_are_named(live: Live, query: str) -> None:
