@@ -37,7 +37,7 @@ def encode_u64(value: int) -> bytes:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"expected an integer, got {type(value).__name__}")
     if not 0 <= value < _U64_LIMIT:
-        raise ValueError(f"{value} does not fit an unsigned 64-bit integer")
+        raise ValueError("the integer does not fit an unsigned 64-bit integer")
     return int(value).to_bytes(8, "big")
 
 

@@ -1,0 +1,227 @@
+"""The ledger as files: one `<rollout>.lineage.jsonl` a rollout, shared by processes.
+
+Owns: the files, their locks, their durability, the repair of a torn last line.
+Must not know: what rows mean.
+
+A row is one line that is written, flushed and synced before the call returns. A last line
+without its end was never acknowledged, so whoever uses the file next cuts it off. If only the
+line's end is missing, the row is whole: it is kept and its end is added.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from explorer.custody.errors import LedgerError, RecordError
+from explorer.custody.fields import dump, loads
+from explorer.custody.ledger import Candidate, LedgerIndex, failure_row, row_of
+from explorer.custody.records import CaptureLedgerCommit, RolloutManifest
+
+SUFFIX = ".lineage.jsonl"
+LOCK_SUFFIX = ".tokens.lock"
+CACHED_ROLLOUTS = 256
+
+_ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]+")
+_PRIVATE = 0o600
+
+
+@dataclass
+class _Cached:
+    """What was read of one file, and up to which byte."""
+
+    index: LedgerIndex
+    inode: int = 0
+    offset: int = 0
+    lines: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reset(self, rollout_id: str, inode: int = 0) -> None:
+        """Forgets what was read."""
+        self.index = LedgerIndex(rollout_id)
+        self.inode, self.offset, self.lines = inode, 0, 0
+
+
+class JsonlLedger:
+    """A `CaptureLedger` over a directory."""
+
+    def __init__(self, root: str | Path, cached_rollouts: int = CACHED_ROLLOUTS) -> None:
+        self._root = Path(root)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._limit = cached_rollouts
+        self._cache: OrderedDict[str, _Cached] = OrderedDict()
+        self._cache_lock = threading.Lock()
+
+    def record(self, commit: CaptureLedgerCommit) -> None:
+        """As `CaptureLedger.record`.
+
+        Raises:
+            LedgerError: another row stands for the call, or the file cannot be used.
+            FingerprintError: the conversation cannot be fingerprinted.
+        """
+        self._append(commit.rollout_id, row_of(commit))
+
+    def record_failure(self, rollout_id: str, model_call_id: str, reason: str) -> None:
+        """As `CaptureLedger.record_failure`.
+
+        Raises:
+            LedgerError: the file cannot be used.
+        """
+        self._append(rollout_id, failure_row(model_call_id, reason))
+
+    def manifest(self, rollout_id: str) -> RolloutManifest:
+        """As `CaptureLedger.manifest`.
+
+        Raises:
+            LedgerError: the file cannot be used.
+        """
+        with self._current(rollout_id) as cached:
+            return cached.index.manifest()
+
+    def has_rows(self, rollout_id: str) -> bool:
+        """As `CaptureLedger.has_rows`."""
+        with self._current(rollout_id) as cached:
+            return cached.index.has_rows()
+
+    def candidates(self, rollout_id: str, fingerprint: str) -> Sequence[Candidate]:
+        """As `CaptureLedger.candidates`."""
+        with self._current(rollout_id) as cached:
+            return cached.index.candidates(fingerprint)
+
+    def staging_chain(self, rollout_id: str, model_call_id: str) -> tuple[str, ...]:
+        """As `CaptureLedger.staging_chain`."""
+        with self._current(rollout_id) as cached:
+            return cached.index.staging_chain(model_call_id)
+
+    def path_of(self, rollout_id: str) -> Path:
+        """The file of a rollout.
+
+        Raises:
+            LedgerError: an id that cannot be a file's name.
+        """
+        if not isinstance(rollout_id, str) or not _ROLLOUT_ID.fullmatch(rollout_id):
+            raise LedgerError(
+                "invalid_rollout_id",
+                "a rollout id has letters, digits, points, lines and hyphens only",
+            )
+        return self._root / f"{rollout_id}{SUFFIX}"
+
+    def _append(self, rollout_id: str, row: Mapping[str, Any]) -> None:
+        with self._current(rollout_id) as cached:
+            if not cached.index.accepts(row):
+                return
+            path = self.path_of(rollout_id)
+            line = dump(row).encode() + b"\n"
+            try:
+                cached.inode = self._write(path, cached.offset, line)
+            except OSError as error:
+                # What lies in the file is not known: the next use reads it again.
+                cached.reset(rollout_id)
+                raise LedgerError("ledger_unwritable", f"{path.name}: {error}") from error
+            cached.index.add(row)
+            cached.offset += len(line)
+            cached.lines += 1
+
+    def _write(self, path: Path, offset: int, line: bytes) -> int:
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE)
+        with os.fdopen(descriptor, "r+b") as file:
+            file.seek(offset)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+            inode = os.fstat(file.fileno()).st_ino
+        if is_new:
+            _sync_directory(self._root)
+        return inode
+
+    @contextmanager
+    def _current(self, rollout_id: str) -> Iterator[_Cached]:
+        """The rollout's rows as the file has them now, with the file locked."""
+        path = self.path_of(rollout_id)
+        cached = self._cached(rollout_id)
+        lock_path = self._root / f"{rollout_id}{LOCK_SUFFIX}"
+        with cached.lock:
+            try:
+                lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, _PRIVATE)
+            except OSError as error:
+                raise LedgerError("ledger_unreadable", f"{lock_path.name}: {error}") from error
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._refresh(rollout_id, path, cached)
+                yield cached
+            finally:
+                os.close(lock)
+
+    def _cached(self, rollout_id: str) -> _Cached:
+        with self._cache_lock:
+            if rollout_id not in self._cache:
+                self._cache[rollout_id] = _Cached(LedgerIndex(rollout_id))
+            self._cache.move_to_end(rollout_id)
+            while len(self._cache) > self._limit:
+                self._cache.popitem(last=False)
+            return self._cache[rollout_id]
+
+    def _refresh(self, rollout_id: str, path: Path, cached: _Cached) -> None:
+        """Takes in what other processes have added; the whole file if it is another one."""
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != cached.inode or found.st_size < cached.offset:
+                    cached.reset(rollout_id, found.st_ino)
+                file.seek(cached.offset)
+                data = file.read()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                data = _repaired(path, cached.offset, data, whole)
+        except FileNotFoundError:
+            cached.reset(rollout_id)
+            return
+        except OSError as error:
+            raise LedgerError("ledger_unreadable", f"{path.name}: {error}") from error
+        for line in data.split(b"\n")[:-1]:
+            cached.lines += 1
+            cached.offset += len(line) + 1
+            try:
+                cached.index.add(loads(line))
+            except RecordError as error:
+                where = f"{path.name}, line {cached.lines}"
+                cached.reset(rollout_id)
+                raise LedgerError("damaged_ledger", f"{where}: {error.detail}") from error
+
+
+def _repaired(path: Path, offset: int, data: bytes, whole: int) -> bytes:
+    """Ends the last line of the file if it is a row, else cuts it off; what is whole then.
+
+    `data` is what the file holds from `offset` on, `whole` how much of it is ended lines. The
+    file is locked, so nobody is writing the line.
+    """
+    try:
+        is_row = isinstance(loads(data[whole:]), dict)
+    except RecordError:
+        is_row = False
+    with path.open("r+b") as file:
+        if is_row:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+        else:
+            file.truncate(offset + whole)
+        file.flush()
+        os.fsync(file.fileno())
+    return data + b"\n" if is_row else data[:whole]
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

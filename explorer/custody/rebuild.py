@@ -1,0 +1,276 @@
+"""Verifies a receipt against the staged calls and puts the training row together.
+
+Owns: `verify_and_linearize`, its order of checks and its codes.
+Must not know: where the calls were stored, who sent the receipt.
+
+Every check is made in a fixed order and the first failure wins, so two implementations name
+the same code. Cost is linear: each delta is hashed twice, the terminal's tokens once, and each
+parent link is followed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from explorer.custody.digest import chain_hash, cumulative_hash
+from explorer.custody.errors import RebuildError, ReceiptVerificationError
+from explorer.custody.fields import shown
+from explorer.custody.records import CallRecord, RolloutReceipt, StagedCallBaseSnapshot
+from explorer.custody.staging import (
+    DIGEST_VERSION,
+    EXTRAS_DIGEST_VERSION,
+    SCHEMA_VERSION,
+    staging_digest,
+)
+
+# (field, expected, code) of a receipt.
+_RECEIPT_VERSIONS = (
+    ("schema_version", SCHEMA_VERSION, "unsupported_schema"),
+    ("digest_version", DIGEST_VERSION, "unsupported_digest"),
+    ("extras_digest_version", EXTRAS_DIGEST_VERSION, "unsupported_extras_digest"),
+)
+# Fields in which a staged call and its manifest row must agree, in this order.
+_COMPARED = (
+    *("model_call_id", "parent_call_id", "mode", "prev_len", "delta_len", "cum_len"),
+    *("weight_version", "digest", "extras_digest", "chain_hash", "cumulative_hash"),
+)
+_VERSIONS = ("schema_version", "digest_version", "extras_digest_version")
+
+
+class WeightVersionSpan(NamedTuple):
+    """One call's part of the row, and the weights that it was drawn from."""
+
+    model_call_id: str
+    start: int
+    end: int
+    weight_version: int
+
+
+class LinkSpan(NamedTuple):
+    """How one call's delta splits into carry and generation."""
+
+    model_call_id: str
+    carry_len: int
+    generation_len: int
+
+
+class ExtrasCommitment(NamedTuple):
+    """What one call's extras must hash to."""
+
+    model_call_id: str
+    extras_digest_version: int
+    extras_digest: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinearizedRow:
+    """The verified sequence from the root to the terminal call.
+
+    The mask says *generated*; whether a token trains is decided elsewhere.
+    """
+
+    rollout_id: str
+    token_ids: NDArray[np.uint64]
+    token_mask: NDArray[np.float64]
+    logprobs: NDArray[np.float64]
+    model_call_ids: tuple[str, ...]
+    prompt_len: int
+    weight_versions: tuple[int, ...]
+    weight_version_spans: tuple[WeightVersionSpan, ...]
+    link_spans: tuple[LinkSpan, ...]
+    extras_commitments: tuple[ExtrasCommitment, ...]
+
+
+def verify_and_linearize(
+    receipt: RolloutReceipt, snapshots: Sequence[StagedCallBaseSnapshot]
+) -> LinearizedRow:
+    """The training row behind `receipt`, every link re-derived.
+
+    Args:
+        snapshots: one staged call for each manifest row, branches too, in its order.
+
+    Raises:
+        TypeError: an argument is not of its type.
+        ReceiptVerificationError: the first check that fails; its `code` says which.
+    """
+    if not isinstance(receipt, RolloutReceipt):
+        raise TypeError(f"expected a receipt, got {type(receipt).__name__}")
+    rows = _check_receipt(receipt)
+    if len(snapshots) != len(rows):
+        raise ReceiptVerificationError(
+            "row_count_mismatch", f"{len(rows)} manifest rows, {len(snapshots)} staged calls"
+        )
+    staged = _check_pairs(receipt, rows, snapshots)
+    _check_graph(rows)
+    terminal = receipt.terminal_model_call_id
+    if terminal is None or terminal not in rows:
+        raise RebuildError("missing_terminal", f"no manifest row for {terminal!r}")
+    path = _path_to(terminal, rows)
+    links = [_check_link(rows[call], staged[call], rows) for call in path]
+    return _joined(receipt, [staged[call] for call in path], links)
+
+
+def _check_receipt(receipt: RolloutReceipt) -> dict[str, CallRecord]:
+    """Everything that the receipt alone can get wrong; its rows by call id."""
+    for name, wanted, code in _RECEIPT_VERSIONS:
+        found = getattr(receipt, name)
+        if found != wanted:
+            raise ReceiptVerificationError(
+                code, f"{name} is {shown(found)}, this code reads {wanted}"
+            )
+    if receipt.failure_reason is not None:
+        raise ReceiptVerificationError("rollout_failed", receipt.failure_reason)
+    if receipt.capture_poisoned:
+        raise ReceiptVerificationError("capture_poisoned", "the capture was poisoned")
+    if not receipt.manifest:
+        raise ReceiptVerificationError("empty_manifest", "the receipt has no rows")
+    rows: dict[str, CallRecord] = {}
+    keys: set[str] = set()
+    for row in receipt.manifest:
+        if row.model_call_id in rows:
+            raise ReceiptVerificationError("duplicate_manifest_row", row.model_call_id)
+        if row.staging_key in keys:
+            raise ReceiptVerificationError("duplicate_staging_key", row.staging_key)
+        rows[row.model_call_id] = row
+        keys.add(row.staging_key)
+    return rows
+
+
+def _check_pairs(
+    receipt: RolloutReceipt,
+    rows: Mapping[str, CallRecord],
+    snapshots: Sequence[StagedCallBaseSnapshot],
+) -> dict[str, StagedCallBaseSnapshot]:
+    """Each staged call against its manifest row; the calls by id."""
+    staged: dict[str, StagedCallBaseSnapshot] = {}
+    for row, snapshot in zip(receipt.manifest, snapshots, strict=True):
+        if not isinstance(snapshot, StagedCallBaseSnapshot):
+            raise TypeError(f"expected a staged call, got {type(snapshot).__name__}")
+        call = snapshot.model_call_id
+        if call in staged:
+            raise ReceiptVerificationError("duplicate_snapshot", call)
+        if call not in rows:
+            raise ReceiptVerificationError("snapshot_identity_mismatch", call)
+        if call != row.model_call_id:
+            raise ReceiptVerificationError(
+                "snapshot_order_mismatch", f"{call} stands in place of {row.model_call_id}"
+            )
+        staged[call] = snapshot
+        _check_pair(receipt, row, snapshot)
+    return staged
+
+
+def _check_pair(
+    receipt: RolloutReceipt, row: CallRecord, snapshot: StagedCallBaseSnapshot
+) -> None:
+    call = row.model_call_id
+    if snapshot.rollout_id != receipt.rollout_id:
+        raise ReceiptVerificationError("wrong_rollout", f"{call} is of {snapshot.rollout_id}")
+    for name in _COMPARED:
+        mine, theirs = getattr(row, name), getattr(snapshot, name)
+        if mine != theirs:
+            raise ReceiptVerificationError(
+                f"wrong_{name}",
+                f"{call}: {shown(mine)} in the manifest, {shown(theirs)} staged",
+            )
+    for name in _VERSIONS:
+        if not getattr(snapshot, name) == getattr(row, name) == getattr(receipt, name):
+            raise ReceiptVerificationError(f"wrong_{name}", call)
+    try:
+        found = staging_digest(snapshot)
+    except (TypeError, ValueError) as error:
+        raise ReceiptVerificationError("invalid_snapshot", f"{call}: {error}") from error
+    if found != snapshot.digest:
+        raise ReceiptVerificationError("corrupt_digest", f"{call} hashes to {found}")
+
+
+def _check_graph(rows: Mapping[str, CallRecord]) -> None:
+    """Each row follows on its parent, and leads to a root; each link is followed once."""
+    rooted: set[str] = set()
+    for row in rows.values():
+        parent = row.parent_call_id
+        if parent is not None:
+            if parent not in rows:
+                raise RebuildError("missing_parent", f"{row.model_call_id} names {parent}")
+            if rows[parent].cum_len != row.prev_len:
+                raise RebuildError(
+                    "parent_length_mismatch",
+                    f"{row.model_call_id} starts at {row.prev_len}, "
+                    f"{parent} ends at {rows[parent].cum_len}",
+                )
+        rooted |= _walk(row.model_call_id, rows, rooted)
+
+
+def _walk(call: str, rows: Mapping[str, CallRecord], rooted: set[str]) -> set[str]:
+    """The calls from `call` up to a root, or up to one that is known to lead to a root.
+
+    An ancestor whose parent is absent ends the walk: its own check names it.
+    """
+    seen: set[str] = set()
+    current: str | None = call
+    while current is not None and current in rows and current not in rooted:
+        if current in seen:
+            raise RebuildError("lineage_cycle", f"{call} does not lead to a root")
+        seen.add(current)
+        current = rows[current].parent_call_id
+    return seen
+
+
+def _path_to(terminal: str, rows: Mapping[str, CallRecord]) -> list[str]:
+    path: list[str] = []
+    current: str | None = terminal
+    while current is not None:
+        path.append(current)
+        current = rows[current].parent_call_id
+    return path[::-1]
+
+
+def _check_link(
+    row: CallRecord, snapshot: StagedCallBaseSnapshot, rows: Mapping[str, CallRecord]
+) -> LinkSpan:
+    """One call of the terminal's ancestry: its chain hash and the shape of its mask."""
+    call, parent = row.model_call_id, row.parent_call_id
+    link = None if parent is None else bytes.fromhex(rows[parent].chain_hash)
+    if chain_hash(link, snapshot.token_ids_delta).hex() != row.chain_hash:
+        raise RebuildError("chain_hash_mismatch", call)
+    mask = np.asarray(snapshot.token_mask_delta)
+    generated = int(np.count_nonzero(mask))
+    carry = mask.size - generated
+    if np.count_nonzero(mask[:carry]):
+        raise RebuildError("invalid_mask_order", f"{call}: prompt ids after generated ones")
+    if not generated:
+        raise RebuildError("empty_generation", call)
+    return LinkSpan(call, carry, generated)
+
+
+def _joined(
+    receipt: RolloutReceipt, calls: Sequence[StagedCallBaseSnapshot], links: Sequence[LinkSpan]
+) -> LinearizedRow:
+    token_ids: NDArray[np.uint64] = np.concatenate([call.token_ids_delta for call in calls])
+    if cumulative_hash(token_ids).hex() != calls[-1].cumulative_hash:
+        raise RebuildError("cumulative_hash_mismatch", calls[-1].model_call_id)
+    ends = np.cumsum([call.delta_len for call in calls]).tolist()
+    starts = [0, *ends[:-1]]
+    return LinearizedRow(
+        rollout_id=receipt.rollout_id,
+        token_ids=token_ids,
+        token_mask=np.concatenate([call.token_mask_delta for call in calls]),
+        logprobs=np.concatenate([call.generation_log_probs_delta for call in calls]),
+        model_call_ids=tuple(call.model_call_id for call in calls),
+        prompt_len=links[0].carry_len,
+        weight_versions=tuple(call.weight_version for call in calls),
+        weight_version_spans=tuple(
+            WeightVersionSpan(call.model_call_id, start, end, call.weight_version)
+            for call, start, end in zip(calls, starts, ends, strict=True)
+        ),
+        link_spans=tuple(links),
+        extras_commitments=tuple(
+            ExtrasCommitment(call.model_call_id, call.extras_digest_version, call.extras_digest)
+            for call in calls
+        ),
+    )

@@ -1,0 +1,307 @@
+"""The digest of one staged call and of its extras, and how its delta is cut.
+
+Owns: the float32 columns, the typed encoding of extras, the v2 staging digest, `build_delta`,
+the versions.
+Must not know: records, ledgers, HTTP; standard library and numpy only.
+
+The construction is unkeyed: it proves that two rows agree, not who wrote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from explorer.custody.digest import Tokens, encode_tokens, encode_u64
+
+SCHEMA_VERSION = 2
+DIGEST_VERSION = 2
+EXTRAS_DIGEST_VERSION = 1
+CALL_TAG = b"nemo-gym-staging-call-v2"
+EXTRAS_TAG = b"nemo-gym-staging-extras-v1"
+MODES = ("text", "token_in")
+
+Floats = NDArray[np.floating[Any]] | Sequence[float]
+
+_HEX = frozenset("0123456789abcdef")
+_HEX_LENGTH = 64
+_I64 = range(-(1 << 63), 1 << 63)
+_PRESENT = b"\x01"
+_ABSENT = b"\x00"
+
+
+class StagedFields(Protocol):
+    """What the staging digest covers."""
+
+    @property
+    def schema_version(self) -> int: ...
+    @property
+    def digest_version(self) -> int: ...
+    @property
+    def extras_digest_version(self) -> int: ...
+    @property
+    def rollout_id(self) -> str: ...
+    @property
+    def model_call_id(self) -> str: ...
+    @property
+    def parent_call_id(self) -> str | None: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def prev_len(self) -> int: ...
+    @property
+    def delta_len(self) -> int: ...
+    @property
+    def cum_len(self) -> int: ...
+    @property
+    def weight_version(self) -> int: ...
+    @property
+    def token_ids_delta(self) -> Tokens: ...
+    @property
+    def token_mask_delta(self) -> Floats: ...
+    @property
+    def generation_log_probs_delta(self) -> Floats: ...
+    @property
+    def extras_digest(self) -> str: ...
+    @property
+    def chain_hash(self) -> str: ...
+    @property
+    def cumulative_hash(self) -> str: ...
+
+
+class Delta(NamedTuple):
+    """The new part of a call: prompt ids that the parent lacks, then generated ids."""
+
+    token_ids: NDArray[np.uint64]
+    mask: NDArray[np.float64]
+    logprobs: NDArray[np.float64]
+
+
+def is_digest(value: object) -> bool:
+    """Whether `value` is 64 lowercase hexadecimal characters."""
+    return isinstance(value, str) and len(value) == _HEX_LENGTH and _HEX.issuperset(value)
+
+
+def encode_bytes(value: bytes) -> bytes:
+    """`value` after its length."""
+    return len(value).to_bytes(8, "big") + value
+
+
+def encode_text(value: str) -> bytes:
+    """`value` as UTF-8 after its length in bytes.
+
+    Raises:
+        TypeError: not a string.
+        ValueError: it holds an unpaired surrogate.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"expected a string, got {type(value).__name__}")
+    return encode_bytes(value.encode())
+
+
+def encode_f32(values: Floats) -> bytes:
+    """The count, then each value as a big-endian binary32, rounded to nearest even.
+
+    Raises:
+        TypeError: a value that is not a float (an integer and a boolean are refused).
+        ValueError: a value that is not finite, as it is or as a binary32.
+    """
+    if not isinstance(values, np.ndarray):
+        wrong = next((value for value in values if not isinstance(value, float)), None)
+        if wrong is not None:
+            raise TypeError(f"expected floats, got {type(wrong).__name__}")
+        values = np.array(values, np.float64)
+    if values.dtype.kind != "f" or values.ndim != 1:
+        raise TypeError(f"expected a flat list of floats, got {values.dtype}")
+    with np.errstate(over="ignore"):
+        narrow = values.astype(">f4")
+    if not np.isfinite(narrow).all():
+        raise ValueError("a value is not finite as a 32-bit float")
+    return encode_u64(values.size) + narrow.tobytes()
+
+
+def encode_extra(value: Any) -> bytes:
+    """One value of the extras, with its type.
+
+    Raises:
+        TypeError: a type other than null, boolean, integer, float, string, list, mapping.
+        ValueError: an integer beyond 64 bits, a float that is not finite, a bad string.
+    """
+    if value is None:
+        return b"N"
+    if isinstance(value, bool):
+        return b"B" + (_PRESENT if value else _ABSENT)
+    if isinstance(value, int):
+        if value not in _I64:
+            raise ValueError("an integer of the extras does not fit 64 bits")
+        return b"I" + value.to_bytes(8, "big", signed=True)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("a number of the extras is not finite")
+        return b"F" + struct.pack(">d", value)
+    if isinstance(value, str):
+        return b"S" + encode_text(value)
+    if isinstance(value, list):
+        return b"L" + encode_u64(len(value)) + b"".join(map(encode_extra, value))
+    if isinstance(value, Mapping):
+        pairs = sorted((encode_text(key), key) for key in value)
+        # The order is that of the keys' bytes, not of their lengths.
+        pairs.sort(key=lambda pair: pair[0][8:])
+        body = b"".join(text + encode_extra(value[key]) for text, key in pairs)
+        return b"D" + encode_u64(len(pairs)) + body
+    raise TypeError(f"the extras hold a {type(value).__name__}")
+
+
+def extras_digest(extras: Mapping[str, Any] | None) -> str:
+    """The digest over a call's extras; null and the empty mapping differ.
+
+    Raises:
+        TypeError, ValueError: as `encode_extra`, or `extras` is neither mapping nor null.
+    """
+    if extras is not None and not isinstance(extras, Mapping):
+        raise TypeError(f"extras are a mapping or null, not a {type(extras).__name__}")
+    try:
+        body = encode_extra(extras)
+    except RecursionError:
+        raise ValueError("the extras are nested too deeply") from None
+    version = bytes([EXTRAS_DIGEST_VERSION])
+    return hashlib.sha256(EXTRAS_TAG + version + body).hexdigest()
+
+
+EMPTY_EXTRAS_DIGEST = extras_digest(None)
+
+
+def check_fields(call: StagedFields) -> None:
+    """The rules that a staged call keeps before it is hashed.
+
+    Raises:
+        TypeError, ValueError: the first rule that it breaks.
+    """
+    versions = (call.schema_version, call.digest_version, call.extras_digest_version)
+    for found, wanted in zip(
+        versions, (SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION), strict=True
+    ):
+        if type(found) is not int or found != wanted:
+            raise ValueError(f"versions {versions} are not those of this code")
+    if not call.rollout_id or not call.model_call_id:
+        raise ValueError("rollout_id and model_call_id must not be empty")
+    if call.parent_call_id == "":
+        raise ValueError("parent_call_id is null or not empty")
+    if call.mode not in MODES:
+        raise ValueError(f"mode is one of {MODES}, not {call.mode!r}")
+    root = call.parent_call_id is None
+    if root and (call.prev_len != 0 or call.mode != "text"):
+        raise ValueError("a call without a parent has prev_len 0 and mode text")
+    if not root and (call.prev_len == 0 or call.mode != "token_in"):
+        raise ValueError("a call with a parent has a prev_len and mode token_in")
+    check_columns(call)
+    if call.cum_len != call.prev_len + call.delta_len:
+        raise ValueError("cum_len is prev_len plus delta_len")
+    if not is_digest(call.extras_digest):
+        raise ValueError("extras_digest is not a digest")
+
+
+def check_columns(call: StagedFields) -> None:
+    """The columns are equally long, the mask is 0 or 1, and only a 1 has a logprob.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if call.delta_len == 0:
+        raise ValueError("the delta is empty")
+    if call.delta_len != len(call.token_ids_delta):
+        raise ValueError("delta_len is not the number of token ids")
+    if not (
+        len(call.token_mask_delta)
+        == len(call.generation_log_probs_delta)
+        == len(call.token_ids_delta)
+    ):
+        raise ValueError("token ids, mask and log-probabilities differ in length")
+    mask = np.asarray(call.token_mask_delta)
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError("the mask holds something other than 0.0 and 1.0")
+    if ((mask == 0) & (np.asarray(call.generation_log_probs_delta) != 0)).any():
+        raise ValueError("a token that was not generated has a log-probability")
+
+
+def staging_digest(call: StagedFields) -> str:
+    """The v2 digest of one staged call.
+
+    Raises:
+        TypeError, ValueError: a rule of `check_fields` is broken or a value cannot be encoded.
+    """
+    check_fields(call)
+    parent = call.parent_call_id
+    link = _ABSENT if parent is None else _PRESENT + encode_text(parent)
+    lengths = (call.prev_len, call.delta_len, call.cum_len, call.weight_version)
+    payload = (
+        bytes([SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION]),
+        encode_text(call.rollout_id),
+        encode_text(call.model_call_id),
+        link,
+        encode_text(call.mode),
+        b"".join(map(encode_u64, lengths)),
+        # Framed twice: an outer length in bytes around an inner count.
+        encode_bytes(encode_tokens(call.token_ids_delta)),
+        encode_bytes(encode_f32(call.token_mask_delta)),
+        encode_bytes(encode_f32(call.generation_log_probs_delta)),
+        bytes.fromhex(call.extras_digest),
+        _present_digest(call.chain_hash, "chain_hash"),
+        _present_digest(call.cumulative_hash, "cumulative_hash"),
+    )
+    return hashlib.sha256(CALL_TAG + b"".join(payload)).hexdigest()
+
+
+def _present_digest(value: str, name: str) -> bytes:
+    if not is_digest(value):
+        raise ValueError(f"{name} is not a digest")
+    return _PRESENT + bytes.fromhex(value)
+
+
+def build_delta(prompt: Tokens, generated: Tokens, logprobs: Floats, prev_len: int) -> Delta:
+    """Cuts the delta of a call: what its parent (`prev_len` ids) does not hold.
+
+    Raises:
+        TypeError, ValueError: a bad id, `prev_len` outside the prompt, generated ids and
+            log-probabilities of different length, or nothing left.
+    """
+    encode_u64(prev_len)
+    if prev_len > len(prompt):
+        raise ValueError(f"prev_len {prev_len} is beyond the prompt of {len(prompt)} ids")
+    if len(generated) != len(logprobs):
+        raise ValueError("generated ids and log-probabilities differ in length")
+    carry = token_array(prompt[prev_len:])
+    made = token_array(generated)
+    if not len(carry) + len(made):
+        raise ValueError("the delta is empty")
+    return Delta(
+        np.concatenate([carry, made]),
+        np.concatenate([np.zeros(len(carry)), np.ones(len(made))]),
+        np.concatenate([np.zeros(len(carry)), np.asarray(logprobs, np.float64)]),
+    )
+
+
+def token_array(tokens: Tokens) -> NDArray[np.uint64]:
+    """`tokens` as an array of unsigned 64-bit ids.
+
+    Raises:
+        TypeError: an id that is not a true integer.
+        ValueError: an id outside 0 .. 2**64 - 1, or not one dimension.
+    """
+    if isinstance(tokens, np.ndarray):
+        encode_tokens(tokens[:0])
+        if tokens.dtype.kind == "i" and tokens.size and int(tokens.min()) < 0:
+            raise ValueError("a token id is negative")
+        return tokens.astype(np.uint64)
+    if not set(map(type, tokens)) <= {int}:
+        raise TypeError("a token id is not an integer")
+    try:
+        return np.array(tokens, np.uint64)
+    except OverflowError:
+        raise ValueError("a token id does not fit an unsigned 64-bit integer") from None
