@@ -7,13 +7,14 @@ Must not know: HTTP; the markup of single tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from explorer.export.judged import Judged
-from explorer.records import Call, MaskReason, Role
+from explorer.records import Call, MaskReason, Override, Role
 from explorer.trace.branch import Segment
 from explorer.trace.decode import Piece, pieces, visible
 from explorer.web import words
@@ -35,8 +36,10 @@ from explorer.web.contexts_rollout import (
 )
 from explorer.web.frames import rollout_href
 from explorer.web.markup import TokenMarkup
+from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
 
+_NOT_SAMPLED = (MaskReason.PROMPT, MaskReason.ENVIRONMENT)
 # A branch up to this long is sent whole, so that find-in-page reaches all of it.
 SEND_WHOLE = 110_000
 FOLD_ABOVE = 2_048
@@ -234,7 +237,7 @@ def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
         sampled=sampled,
         trained=reason is MaskReason.SAMPLED,
         reason=reason.value,
-        why=MEANINGS[reason],
+        why=" ".join((MEANINGS[reason], *_said_by_people(judged, call, reason, index))),
         logprob=logprob,
         logprob_text=_logprob_text(call, logprob, sampled=sampled),
         probability=None if logprob is None else math.exp(min(0.0, logprob)),
@@ -247,6 +250,25 @@ def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
         href=href,
         decide_href=_decide_href(rollout_id, segment.call_id, index) if sampled else None,
     )
+
+
+def _said_by_people(
+    judged: Judged, call: Call, reason: MaskReason, index: int
+) -> Iterator[str]:
+    """Who left this token out, or gave its call the role, and why."""
+    decision = judged.judgement.roles[call.call_id]
+    if reason is MaskReason.EXCLUDED_BY_USER:
+        for item in judged.record.overrides:
+            if item.call_id == call.call_id and _leaves_out(item, index):
+                yield f"{safe_text(item.who)}: {safe_text(item.reason)}."
+    elif decision.rule == "override" and reason not in _NOT_SAMPLED:
+        yield f"The role was given by {safe_text(decision.why)}."
+
+
+def _leaves_out(item: Override, index: int) -> bool:
+    if item.kind != "exclude_span" or item.start is None or item.end is None:
+        return item.kind == "exclude_call"
+    return item.start <= index < item.end
 
 
 def _decide_href(rollout_id: str, call_id: str, index: int) -> str:

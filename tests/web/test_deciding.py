@@ -98,6 +98,29 @@ def test_a_span_without_a_sampled_token_is_refused_and_the_form_is_not_lost(live
     assert verdict["masked_tokens"]["excluded_by_user"] == 1
 
 
+def test_the_inspector_says_who_decided_and_why(live: Live) -> None:
+    name = rollout(live)
+    first, last = calls_of(live, name)[1:3]
+    at = last["prompt_len"] + 1
+    span = {"kind": "exclude_span", "call_id": last["call_id"], "who": "Ada"}
+    post(live, name, **span, start=str(at), end=str(at + 1), reason="<b>leaks")
+    post(live, name, **span, start=str(at + 1), end=str(at + 2), reason="another")
+
+    def why(index: int, call: str = str(last["call_id"])) -> str:
+        address = f"{live.url}/rollouts/{name}/tokens/inspect.json"
+        place = {"t": str(index), "branch": call}
+        said: str = httpx.get(address, params=place).json()["token"]["why"]
+        return said
+
+    assert why(at).endswith("record. Ada: <b>leaks.")
+    assert why(at + 2) == "The engine sampled it in this call, and it trains."
+    post(live, name, kind="role", call_id=first["call_id"], role="auxiliary", reason="a test")
+    assert why(first["prompt_len"], first["call_id"]).endswith(
+        "The role was given by operator: a test."
+    )
+    assert why(0) == "Part of the prompt; the engine did not sample it."
+
+
 def test_only_the_operator_decides(live: Live) -> None:
     name = rollout(live)
     call = calls_of(live, name)[1]["call_id"]
