@@ -1,7 +1,7 @@
 """Do the stored rows still say what the engine's own bytes say?
 
 Owns: reading a call's raw reply again, with the parser that read it when it came, and
-comparing ids and logprobs with the row.
+comparing ids, logprobs, the end and the weight versions with the row.
 Must not know: what follows from a disagreement (`trace` grades it), where bytes are kept.
 
 A row is what training reads, the bytes are what the engine sent. They are written in one
@@ -82,6 +82,11 @@ def _compare(call: Call, raw: bytes, sequences: Sequences) -> str:
         differ = np.flatnonzero(told.view(np.uint32) != call.logprobs.view(np.uint32))
         if differ.size:
             return f"The bytes of the reply hold another logprob at token {int(differ[0])}."
+    if parsed.finish_reason != call.finish_reason:
+        # It decides whether a call trains: what was cut or aborted may not.
+        return f"The bytes of the reply end for the reason {str(parsed.finish_reason)[:40]!r}."
+    if parsed.weight_label != call.engine_weight_label:
+        return "The bytes of the reply name other weight versions."
     if prompt is None or rest is not None:
         return ""
     if parsed.prompt_ids is None:

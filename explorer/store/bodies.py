@@ -175,11 +175,17 @@ Index = dict[tuple[str, str], dict[str, Any]]
 
 
 def read_index(rows: Sequence[tuple[str, str | None]]) -> Index:
-    """Read the body index of (call id, `body_index`) rows, by call and kind."""
+    """Read the body index of (call id, `body_index`) rows, by call and kind.
+
+    Raises `StoreDamaged` when one holds what no encoder writes.
+    """
     found: Index = {}
     for call_id, text in rows:
-        for entry in jsontext.load(text) if text else ():
-            found[(call_id, entry["kind"])] = entry
+        try:
+            for entry in jsontext.load(text) if text else ():
+                found[(call_id, entry["kind"])] = entry
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreDamaged(f"the body index of call {call_id} cannot be read") from error
     return found
 
 
@@ -188,7 +194,9 @@ def chain_calls(index: Index, call_id: CallId) -> set[str]:
     needed = {str(call_id)}
     for kind in BodyKind:
         key = (str(call_id), kind.value)
-        while key in index and "base_call" in index[key]:
+        for _ in range(2 * KEY_FRAME_EVERY):  # a damaged chain may lead back to itself
+            if key not in index or "base_call" not in index[key]:
+                break
             key = (index[key]["base_call"], index[key]["base_kind"])
             needed.add(key[0])
     return needed

@@ -113,6 +113,12 @@ def _array(blob: bytes | None, dtype: str) -> NDArray[Any] | None:
     return None if blob is None else np.frombuffer(blob, dtype=dtype)
 
 
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError("a number is missing in a call's row")
+    return value
+
+
 def builds_on_another(row: Row) -> bool:
     """Whether a row's message digests are told as a delta to another call's."""
     return isinstance(jsontext.load(row[26]).get("message_digests"), dict)
@@ -143,8 +149,8 @@ def decode_call(row: Row, known: Mapping[CallId, digests.Digests] | None = None)
         dialect=Dialect(row[4]),
         status=CallStatus(row[5]),
         failure_kind=None if row[6] is None else FailureKind(row[6]),
-        started_us=row[7],
-        ended_us=row[8],
+        started_us=_number(row[7]),
+        ended_us=_number(row[8]),
         engine_ms=row[9],
         finish_reason=row[10],
         capture_level=CaptureLevel(row[11]),
@@ -153,7 +159,7 @@ def decode_call(row: Row, known: Mapping[CallId, digests.Digests] | None = None)
         weight_version_start=row[14],
         weight_version_end=row[15],
         stored_parent_id=None if row[16] is None else CallId(row[16]),
-        prefix_len=row[17],
+        prefix_len=_number(row[17]),
         prompt_len=row[18],
         completion_len=row[19],
         prompt_delta=_array(row[20], "<i4"),

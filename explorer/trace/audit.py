@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from explorer.errors import RecordInconsistent
 from explorer.records import Call, CallId, CallStatus, EventKind, RolloutRecord
 from explorer.trace.assemble import findings_by_call, same_inputs, wide
 from explorer.trace.checks import null_logprobs
@@ -49,7 +50,8 @@ def capture_audit(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes
     """The audit as JSON, one chunk per call; any record has one.
 
     Raises:
-        RecordInconsistent: the judgement is not of this record.
+        RecordInconsistent: the judgement is not of this record; while it is written, that
+            alternatives on record are no JSON.
     """
     same_inputs(record, judgement)
     return _chunks(record, judgement)
@@ -126,8 +128,17 @@ def _stored(call: Call) -> dict[str, Any]:
         "per_token_logps_not_finite": []
         if logprobs is None
         else non_finite(logprobs, null_logprobs(logprobs)),
-        "top_logprobs": None if call.top_logprobs is None else orjson.loads(call.top_logprobs),
+        "top_logprobs": _alternatives(call),
     }
+
+
+def _alternatives(call: Call) -> Any:
+    try:
+        return None if call.top_logprobs is None else orjson.loads(call.top_logprobs)
+    except orjson.JSONDecodeError as error:
+        raise RecordInconsistent(
+            f"call {call.call_id}: its alternatives cannot be read", call_id=str(call.call_id)
+        ) from error
 
 
 class _Digests:

@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from explorer.engine.reply import parse_reply
+from explorer.errors import RecordInconsistent, StoreDamaged
 from explorer.export.evidence import contradictions
 from explorer.export.judged import JudgedRollouts
 from explorer.records import (
@@ -27,6 +28,7 @@ from explorer.records import (
     RolloutRecord,
 )
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
+from explorer.trace.audit import capture_audit
 from explorer.trace.policy import DEFAULT_POLICY
 from tests.trace.build import ROLLOUT, record, two_turns
 
@@ -190,6 +192,60 @@ def test_a_damaged_logprob_refuses_the_rollout(tmp_path: Path) -> None:
     assert [reason.code for reason in judged.judgement.reasons] == ["bytes_disagree"]
     assert judged.judgement.masks["b"].reason == "capture_level"
     assert judged.judgement.masks["a"].supervised == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("prefix_len = NULL", "store_damaged"),
+        ("ended_time = NULL", "store_damaged"),
+        ("body_index = 'x'", "store_damaged"),
+        ("body_index = '{\"a\": 1}'", "store_damaged"),
+    ],
+)
+def test_what_no_encoder_writes_is_a_damaged_store(
+    tmp_path: Path, change: str, code: str
+) -> None:
+    with pytest.raises(StoreDamaged) as error:
+        damaged(tmp_path / "x.duckdb", f"UPDATE call SET {change} WHERE call_id = 'b'")
+    assert error.value.code == code
+
+
+def test_damaged_alternatives_are_named(tmp_path: Path) -> None:
+    judged = damaged(
+        tmp_path / "x.duckdb",
+        "UPDATE call SET top_logprobs = from_hex('00') WHERE call_id = 'b'",
+    )
+    with pytest.raises(RecordInconsistent, match="call b: its alternatives"):
+        list(capture_audit(judged.record, judged.judgement))
+
+
+def test_a_body_chain_that_leads_back_to_itself_ends(tmp_path: Path) -> None:
+    loop = '[{"kind":"reply","base_call":"b","base_kind":"reply","codec":"zstd","headers":[]}]'
+    judged = damaged(
+        tmp_path / "x.duckdb", f"UPDATE call SET body_index = '{loop}' WHERE call_id = 'b'"
+    )
+    assert [reason.code for reason in judged.judgement.reasons] == ["bytes_disagree"]
+
+    async def read() -> None:
+        store = DuckDBStore(tmp_path / "x.duckdb", StoreOptions(min_free_bytes=0))
+        with pytest.raises(StoreDamaged, match="does not end"):
+            store.bodies(SECOND.call_id)
+        await store.close()
+
+    asyncio.run(read())
+
+
+def test_how_a_call_ended_is_evidence_too(tmp_path: Path) -> None:
+    """An aborted call never trains, nor one whose row says otherwise than its bytes."""
+    aborted = reply(SECOND, PROMPTS["b"], finish_reason="abort")
+    assert "end for the reason 'abort'" in str(found(aborted))
+    crossed = reply(SECOND, PROMPTS["b"], weight_versions=[{"version": 1}, {"version": 2}])
+    assert "other weight versions" in str(found(crossed))
+    judged = damaged(
+        tmp_path / "x.duckdb", "UPDATE call SET finish_reason = 'length' WHERE call_id = 'b'"
+    )
+    assert [reason.code for reason in judged.judgement.reasons] == ["bytes_disagree"]
 
 
 def test_a_damaged_reply_is_named_too(tmp_path: Path) -> None:
