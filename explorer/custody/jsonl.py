@@ -29,6 +29,7 @@ from explorer.custody.records import CaptureLedgerCommit, RolloutManifest
 SUFFIX = ".lineage.jsonl"
 LOCK_SUFFIX = ".tokens.lock"
 CACHED_ROLLOUTS = 256
+MARK_BYTES = 256
 
 _ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]+")
 _PRIVATE = 0o600
@@ -42,12 +43,20 @@ class _Cached:
     inode: int = 0
     offset: int = 0
     lines: int = 0
+    # What stands before `offset`: a file made anew may get the old one's inode.
+    mark: bytes = b""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reset(self, rollout_id: str, inode: int = 0) -> None:
         """Forgets what was read."""
         self.index = LedgerIndex(rollout_id)
-        self.inode, self.offset, self.lines = inode, 0, 0
+        self.inode, self.offset, self.lines, self.mark = inode, 0, 0, b""
+
+    def advance(self, line: bytes) -> None:
+        """One more line was taken in, `line` with its end."""
+        self.offset += len(line)
+        self.lines += 1
+        self.mark = line[-MARK_BYTES:]
 
 
 class JsonlLedger:
@@ -127,8 +136,7 @@ class JsonlLedger:
                 cached.reset(rollout_id)
                 raise LedgerError("ledger_unwritable", f"{path.name}: {error}") from error
             cached.index.add(row)
-            cached.offset += len(line)
-            cached.lines += 1
+            cached.advance(line)
 
     def _write(self, path: Path, offset: int, line: bytes) -> int:
         is_new = not path.exists()
@@ -175,10 +183,13 @@ class JsonlLedger:
         try:
             with path.open("rb") as file:
                 found = os.fstat(file.fileno())
-                if found.st_ino != cached.inode or found.st_size < cached.offset:
-                    cached.reset(rollout_id, found.st_ino)
-                file.seek(cached.offset)
+                file.seek(cached.offset - len(cached.mark))
                 data = file.read()
+                if found.st_ino != cached.inode or not data.startswith(cached.mark):
+                    cached.reset(rollout_id, found.st_ino)
+                    file.seek(0)
+                    data = file.read()
+            data = data[len(cached.mark) :]
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
                 data = _repaired(path, cached.offset, data, whole)
@@ -188,8 +199,7 @@ class JsonlLedger:
         except OSError as error:
             raise LedgerError("ledger_unreadable", f"{path.name}: {error}") from error
         for line in data.split(b"\n")[:-1]:
-            cached.lines += 1
-            cached.offset += len(line) + 1
+            cached.advance(line + b"\n")
             try:
                 cached.index.add(loads(line))
             except RecordError as error:
