@@ -30,8 +30,7 @@ from explorer.trace.mask import logprobs_accepted
 from explorer.trace.policy import Crossing, Policy
 
 _HASH = re.compile("[0-9a-f]{64}")
-# Reasons of prompt tokens, and those that single sampled tokens of a call can have.
-_PROMPT = frozenset((MaskReason.PROMPT, MaskReason.ENVIRONMENT))
+# Reasons that single sampled tokens of a call can have.
 _SINGLE = frozenset(
     (
         *(MaskReason.SAMPLED, MaskReason.LOGPROB_NOT_FINITE),
@@ -171,13 +170,16 @@ def _names(turn: ReadTurn, made: _Made) -> Iterator[str]:
 def _spans(turn: ReadTurn) -> Iterator[str]:
     """Whether the reasons fit their places and the one reason for all."""
     whole = turn.metadata.get("mask_reason")
-    inside = set()
+    kind = (
+        MaskReason.PROMPT if turn.metadata.get("parent_id") is None else MaskReason.ENVIRONMENT
+    )
+    inside: set[str] = set()
     for start, end, reason in turn.metadata["mask_spans"]:
-        if start < turn.prompt_len < end or (reason in _PROMPT) != (start < turn.prompt_len):
+        if start < turn.prompt_len < end or (reason == kind) != (start < turn.prompt_len):
             yield f".mask_spans: {reason} cannot stand at [{start}, {end})"
         if start >= turn.prompt_len:
             inside.add(reason)
-    if (whole is None and not inside <= _SINGLE) or (whole is not None and inside - {whole}):
+    if not (inside <= _SINGLE if whole is None else all(item == whole for item in inside)):
         yield ".mask_reason: is not what the spans say"
 
 
