@@ -173,7 +173,11 @@ def test_an_agent_that_raises_closes_its_rollout_as_failed(server: ExplorerServe
     assert shown["reason"] == "the agent raised RuntimeError"
     with pytest.raises(TraceRefused):
         session.fetch_training_trace()
-    assert len(session.fetch_proxy_trace()) == 2
+    entries = session.fetch_proxy_trace()
+    assert len(entries) == 2
+    # OpenEnv makes a trace of entries, and nothing of a refused rollout may be in it.
+    assert not any(any(entry["loss_mask"]) for entry in entries)
+    assert sum(map(len, (entry["completion_token_ids"] for entry in entries))) > 0
 
 
 def test_an_open_rollout_is_refused_and_runs_once(server: ExplorerServer) -> None:

@@ -168,9 +168,15 @@ class ExplorerSession(ResourceSession):  # type: ignore[misc]
     def fetch_proxy_trace(self) -> list[dict[str, Any]]:
         """Every call that reached the proxy, failed ones too, as OpenEnv's `TraceEntry`.
 
-        For reading, not for training: it is given even where the trace is refused.
+        For reading, not for training: it is given even where the trace is refused. Nothing
+        of a refused rollout is supervised in it, since OpenEnv makes traces of entries.
         """
-        return proxy_trace(self.server, self.rollout_id)
+        entries = proxy_trace(self.server, self.rollout_id)
+        if not self.server.show(self.rollout_id)["verdict"]["trainable"]:
+            for entry in entries:
+                if "loss_mask" in entry:
+                    entry["loss_mask"] = [0] * len(entry["loss_mask"])
+        return entries
 
     def fetch_capture_audit(self) -> dict[str, Any]:
         """Everything that was decided about every call."""
