@@ -36,6 +36,8 @@ from explorer.trace.audit import AUDIT_FORMAT, AUDIT_SCHEMA_VERSION, PLAIN_FIELD
 from explorer.trace.policy import Policy
 
 T = TypeVar("T")
+# Of all calls put together; a crafted file could name each of them cheaply.
+_MOST_DIGESTS = 20_000_000
 _INT32 = (-(2**31), 2**31 - 1)
 
 
@@ -161,6 +163,7 @@ def _plain_call() -> type[BaseModel]:
 
 def _calls(entries: list[Any], rollout: Rollout) -> tuple[Call, ...]:
     digests: dict[str, tuple[str, ...]] = {}
+    room = _MOST_DIGESTS
     calls = []
     for place, entry in enumerate(entries):
         path = f"$.calls[{place}]"
@@ -171,6 +174,11 @@ def _calls(entries: list[Any], rollout: Rollout) -> tuple[Call, ...]:
         if name in digests:
             raise InvalidValue(f"call {name[:80]} stands here twice", path=path)
         digests[name] = _digests(plain, digests, path)
+        room -= len(digests[name])
+        if room < 0:
+            raise InvalidValue(
+                f"its calls have more than {_MOST_DIGESTS} message digests", path=path
+            )
         calls.append(_call(plain, entry, digests[name], rollout, path))
     return tuple(calls)
 

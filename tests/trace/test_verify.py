@@ -246,6 +246,24 @@ def test_an_audit_that_is_nested_deeply_is_refused_in_words(depth: int, key: str
         verify(data.replace(empty, b'"%s":%s' % (key.encode(), deep), 1))
 
 
+def test_an_audit_cannot_take_more_memory_than_a_rollout_has() -> None:
+    """Digests that are shared cost a crafted file nothing: 28 MB of it took all memory."""
+    document = orjson.loads(audit_of(rollout()))
+    first = document["calls"][0]
+    document["calls"] = [
+        {
+            **first,
+            "call_id": f"c{place}",
+            "message_digests": ["d"] * 100,
+            "digests_shared": 100 * place,
+            "digests_of": f"c{place - 1}" if place else None,
+        }
+        for place in range(700)
+    ]
+    with pytest.raises(InvalidValue, match="more than 20000000 message digests"):
+        verify(orjson.dumps(document))
+
+
 def test_a_trace_says_how_many_of_its_token_hashes_were_not_checked() -> None:
     document = orjson.loads(trace_of(rollout()))
     document["turns"][1]["metadata"]["chain_hash"] = None
