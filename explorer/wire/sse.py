@@ -73,10 +73,12 @@ class Decoder:
             if buffer[0] == 0x0A:
                 del buffer[0]
             self._held_cr = False
-        lf, cr = buffer.find(b"\n"), buffer.find(b"\r")
+        lf = buffer.find(b"\n")
+        # Not beyond the line: a stream that is fed whole would be searched line by line.
+        cr = buffer.find(b"\r", 0, lf if lf >= 0 else len(buffer))
         if lf < 0 and cr < 0:
             return None
-        end = lf if cr < 0 or (0 <= lf < cr) else cr
+        end = lf if cr < 0 else cr
         line = bytes(buffer[:end])
         self._held_cr = buffer[end] == 0x0D
         del buffer[: end + 1]
