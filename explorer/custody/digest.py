@@ -34,6 +34,8 @@ def encode_u64(value: int) -> bytes:
         TypeError: not a true integer (a boolean and a float are refused).
         ValueError: outside 0 .. 2**64 - 1.
     """
+    if type(value) is int and 0 <= value < _U64_LIMIT:
+        return value.to_bytes(8, "big")
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"expected an integer, got {type(value).__name__}")
     if not 0 <= value < _U64_LIMIT:

@@ -95,7 +95,7 @@ def conversation_digests(items: Items, lengths: Collection[int]) -> dict[int, st
 
 def _add_item(hasher: _Hasher, item: Item) -> None:
     _check_item(item)
-    hasher.field(0, str(item.get("role") or item.get("type") or ""))
+    hasher.field(0, _str(item.get("role") or item.get("type") or ""))
     for kind, payload in content_parts(item.get("content")):
         hasher.field(1, kind)
         hasher.field(2, payload)
@@ -149,7 +149,7 @@ def content_parts(content: Any) -> Iterator[tuple[str, str]]:
             if body:
                 yield "text", body
         elif kind:
-            yield str(kind), canonical_json(block)
+            yield _str(kind), canonical_json(block)
         else:
             raise FingerprintError("a content part has neither a type nor text")
 
@@ -163,14 +163,14 @@ def _blocks(item: Item, kind: str) -> Iterator[Item]:
 
 def _tool_calls(item: Item) -> Iterator[tuple[str, str, str]]:
     if item.get("type") == "function_call":
-        name = str(item.get("name", ""))
+        name = _str(item.get("name", ""))
         if item.get("namespace"):
-            name = f"{item['namespace']}__{name}"
+            name = f"{_str(item['namespace'])}__{name}"
         yield _first(item, "call_id", "id"), name, canonical_arguments(item.get("arguments"))
     for block in _blocks(item, "tool_use"):
         yield (
             _first(block, "id"),
-            str(block.get("name", "")),
+            _str(block.get("name", "")),
             canonical_arguments(block.get("input")),
         )
     calls = item.get("tool_calls") or ()
@@ -182,7 +182,7 @@ def _tool_calls(item: Item) -> Iterator[tuple[str, str, str]]:
             raise FingerprintError("a tool call is not an object with a function")
         yield (
             _first(call, "id"),
-            str(function.get("name", "")),
+            _str(function.get("name", "")),
             canonical_arguments(function.get("arguments")),
         )
 
@@ -197,7 +197,15 @@ def _tool_results(item: Item) -> Iterator[tuple[str, str]]:
 
 
 def _first(item: Item, *names: str) -> str:
-    return str(next((item[name] for name in names if item.get(name)), ""))
+    return _str(next((item[name] for name in names if item.get(name)), ""))
+
+
+def _str(value: Any) -> str:
+    """What stands in place of a name: any value, as Python writes it."""
+    try:
+        return str(value)
+    except (ValueError, RecursionError) as error:
+        raise FingerprintError(f"a name cannot be written: {error}") from None
 
 
 def _text_or_json(value: Any) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ _COMPARED = (
     *("model_call_id", "parent_call_id", "mode", "prev_len", "delta_len", "cum_len"),
     *("weight_version", "digest", "extras_digest", "chain_hash", "cumulative_hash"),
 )
+_compared_of = attrgetter(*_COMPARED)
 _VERSIONS = ("schema_version", "digest_version", "extras_digest_version")
 
 
@@ -171,8 +173,9 @@ def _check_pair(
     call = row.model_call_id
     if snapshot.rollout_id != receipt.rollout_id:
         raise ReceiptVerificationError("wrong_rollout", f"{call} is of {snapshot.rollout_id}")
-    for name in _COMPARED:
-        mine, theirs = getattr(row, name), getattr(snapshot, name)
+    for name, mine, theirs in zip(
+        _COMPARED, _compared_of(row), _compared_of(snapshot), strict=True
+    ):
         if mine != theirs:
             raise ReceiptVerificationError(
                 f"wrong_{name}",

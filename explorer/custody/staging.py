@@ -23,6 +23,7 @@ from explorer.custody.digest import Tokens, encode_tokens, encode_u64
 SCHEMA_VERSION = 2
 DIGEST_VERSION = 2
 EXTRAS_DIGEST_VERSION = 1
+VERSIONS = (SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION)
 CALL_TAG = b"nemo-gym-staging-call-v2"
 EXTRAS_TAG = b"nemo-gym-staging-extras-v1"
 MODES = ("text", "token_in")
@@ -32,6 +33,8 @@ Floats = NDArray[np.floating[Any]] | Sequence[float]
 _HEX = frozenset("0123456789abcdef")
 _HEX_LENGTH = 64
 _I64 = range(-(1 << 63), 1 << 63)
+# From here on a value narrows to infinity: half a step above the largest binary32.
+_F32_LIMIT = 2.0**128 - 2.0**103
 _PRESENT = b"\x01"
 _ABSENT = b"\x00"
 
@@ -119,11 +122,10 @@ def encode_f32(values: Floats) -> bytes:
         values = np.array(values, np.float64)
     if values.dtype.kind != "f" or values.ndim != 1:
         raise TypeError(f"expected a flat list of floats, got {values.dtype}")
-    with np.errstate(over="ignore"):
-        narrow = values.astype(">f4")
-    if not np.isfinite(narrow).all():
+    # Not a number is not below the limit either.
+    if values.size and not np.abs(values).max() < _F32_LIMIT:
         raise ValueError("a value is not finite as a 32-bit float")
-    return encode_u64(values.size) + narrow.tobytes()
+    return encode_u64(values.size) + values.astype(">f4").tobytes()
 
 
 def encode_extra(value: Any) -> bytes:
@@ -184,11 +186,8 @@ def check_fields(call: StagedFields) -> None:
         TypeError, ValueError: the first rule that it breaks.
     """
     versions = (call.schema_version, call.digest_version, call.extras_digest_version)
-    for found, wanted in zip(
-        versions, (SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION), strict=True
-    ):
-        if type(found) is not int or found != wanted:
-            raise ValueError(f"versions {versions} are not those of this code")
+    if versions != VERSIONS or set(map(type, versions)) != {int}:
+        raise ValueError("the versions are not those of this code")
     if not call.rollout_id or not call.model_call_id:
         raise ValueError("rollout_id and model_call_id must not be empty")
     if call.parent_call_id == "":
@@ -224,9 +223,11 @@ def check_columns(call: StagedFields) -> None:
     ):
         raise ValueError("token ids, mask and log-probabilities differ in length")
     mask = np.asarray(call.token_mask_delta)
-    if not ((mask == 0) | (mask == 1)).all():
+    carry = mask == 0
+    carried = np.count_nonzero(carry)
+    if carried + np.count_nonzero(mask == 1) != mask.size:
         raise ValueError("the mask holds something other than 0.0 and 1.0")
-    if ((mask == 0) & (np.asarray(call.generation_log_probs_delta) != 0)).any():
+    if carried and np.count_nonzero(np.asarray(call.generation_log_probs_delta)[carry]):
         raise ValueError("a token that was not generated has a log-probability")
 
 
@@ -241,7 +242,7 @@ def staging_digest(call: StagedFields) -> str:
     link = _ABSENT if parent is None else _PRESENT + encode_text(parent)
     lengths = (call.prev_len, call.delta_len, call.cum_len, call.weight_version)
     payload = (
-        bytes([SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION]),
+        bytes(VERSIONS),
         encode_text(call.rollout_id),
         encode_text(call.model_call_id),
         link,

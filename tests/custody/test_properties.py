@@ -271,6 +271,16 @@ def test_an_integer_too_long_for_its_text_is_refused_as_any_other() -> None:
                 assert or_code(type(sample).parse, payload) == "invalid_record", name
 
 
+@pytest.mark.parametrize("name", ["role", "type", "call_id", "name", "namespace", "arguments"])
+def test_an_item_named_by_an_endless_integer_or_list_has_no_fingerprint(name: str) -> None:
+    endless: list[Any] = []
+    for _ in range(100_000):
+        endless = [endless]
+    for bad in (10**5000, endless):
+        item = {"type": "function_call", name: bad}
+        assert or_code(conversation_digest, [item]) == "unfingerprintable"
+
+
 @given(JSON, JSON, JSON)
 def test_a_hostile_scored_response_is_never_more_than_unmatched(
     served: Any, output: Any, response: Any
