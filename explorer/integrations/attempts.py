@@ -169,7 +169,7 @@ def perform(server: ExplorerServer, agent: Agent, attempt: Attempt) -> Ended:
             why = f"the agent raised {type(error).__name__}"
             server.close(rollout_id, ok=False, reason=why)
         raise
-    how: dict[str, Any] = {"ok": ended.ok, **ended.facts}
+    how: dict[str, Any] = {**ended.facts, "ok": ended.ok}
     if ended.reason:
         how["reason"] = _plain(ended.reason)
     server.close(rollout_id, **how)

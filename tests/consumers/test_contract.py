@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.demo.group import Outcome
+from explorer.integrations.attempts import Attempt, Ended, Endpoint, perform
 from explorer.integrations.blocking import ExplorerServer, TraceRefused
 from explorer.integrations.contract import MalformedTrace, check_trace, read_trace
 from explorer.integrations.rows import Row, branches, choose_row
 from explorer.trace.assemble import training_trace
 from explorer.trace.verdict import judge
 from explorer.trace.verify import verify
-from tests.consumers.making import document, text, turn
+from tests.consumers.making import document, talk, text, turn
 from tests.trace.build import make_call, record
 
 BROKEN = [
@@ -316,3 +317,17 @@ def test_a_value_that_means_none_may_be_any_number() -> None:
     raw = b"".join(training_trace(made, judge(made)))
     assert verify(raw).ok
     assert read_trace(raw).turns[0].loss_mask == (0, 0, 1, 0)
+
+
+def test_facts_of_a_run_cannot_say_that_it_went_well(server: ExplorerServer) -> None:
+    def failed(attempt: Attempt) -> Ended:
+        talk(attempt.endpoint, "hi")
+        return Ended(ok=False, reward=1.0, facts={"ok": True, "exit_code": 3})
+
+    endpoint = Endpoint.create(server, {"run": "facts"}, server.model())
+    perform(server, failed, Attempt("hi", endpoint))
+    shown = server.show(endpoint.rollout_id)
+    assert shown["ok"] is False
+    with pytest.raises(TraceRefused) as refused:
+        server.training_trace(endpoint.rollout_id)
+    assert "rollout_failed" in refused.value.codes
