@@ -134,8 +134,8 @@ def _siblings(
         for group in sibling_groups(tree)
     ]
     groups = [alive for alive in groups if len(alive) > 1]
-    went_on = {node.call_id for node in tree.nodes.values() if node.children}
-    went_on |= _repeated(groups, by_id, set(tree.meant.values()))
+    proved = _repeated(groups, by_id, set(tree.meant.values()))
+    went_on = _continued(tree, groups, proved) | proved
     discarded: dict[CallId, CallId] = {}
     ambiguous: dict[CallId, int] = {}
     for alive in groups:
@@ -148,6 +148,23 @@ def _siblings(
             else:
                 ambiguous[call_id] = len(alive)
     return discarded, ambiguous
+
+
+def _continued(tree: Tree, groups: list[list[CallId]], proved: set[CallId]) -> set[CallId]:
+    """Calls that another one continues by its tokens. Where the harness went on from a
+    sibling's answer, as its echo proves, tokens that could be either's prove nothing: two
+    answers with the same ids, or one that begins the other."""
+    group_of = {call_id: place for place, alive in enumerate(groups) for call_id in alive}
+    found: set[CallId] = set()
+    for node in tree.nodes.values():
+        own = group_of.get(node.call_id)
+        for child in node.children:
+            meant = tree.meant.get(child)
+            siblings = own is not None and meant is not None and group_of.get(meant) == own
+            if not siblings or meant == node.call_id or meant not in proved:
+                found.add(node.call_id)
+                break
+    return found
 
 
 def _repeated(

@@ -91,7 +91,8 @@ class Claims:
         depth = turn.metadata.get("depth")
         spans = turn.metadata["mask_spans"]
         parent = self._by_name.get(parent_id) if isinstance(parent_id, str) else None
-        if parent is None:
+        # Below a call that is not in the trace (it failed, say) the branch goes on.
+        if parent_id is None:
             branch.clear()
         while branch and parent is not None and branch[-1] != parent.name:
             branch.pop()

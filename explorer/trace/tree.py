@@ -290,9 +290,28 @@ class _Builder:
         """Parents again, now that every call is in the index."""
         for call_id, state in self.prompts.items():
             match = self._find_parent(self.calls[call_id], state)
-            self.parents[call_id] = None if match is None else match.call_id
+            self.parents[call_id] = None if match is None else self._used(call_id, match)
             if match is not None:
                 self.shared[call_id] = max(self.shared[call_id], match.length)
+
+    def _used(self, call_id: CallId, match: Match) -> CallId:
+        """The parent that was found, or its twin with exactly the same ids whose answer the
+        call's messages hold: which of the two was used is told by the echo alone."""
+        meant = self.meant.get(call_id)
+        if meant is None or meant == match.call_id or meant not in self.prompts:
+            return match.call_id
+        if self.calls[meant].reply_digest == self.calls[match.call_id].reply_digest:
+            return match.call_id
+        try:
+            one, two = self.index.state(meant), self.index.state(match.call_id)
+        except KeyError:  # one that failed before its first token
+            return match.call_id
+        same = (one.length, one.hash_at(one.cuts), one.tail) == (
+            two.length,
+            two.hash_at(two.cuts),
+            two.tail,
+        )
+        return meant if same else match.call_id
 
     def place_by_messages(self) -> None:
         """The calls without prompt ids, if there are any."""

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from explorer.records import Call, CallId, CallStatus, Note, Override, Role
 from explorer.trace.roles import RoleDecision, assign_roles
 from explorer.trace.tree import build_tree
-from tests.trace.build import admission, failed_call, make_call, override, two_turns
+from explorer.trace.verdict import judge
+from tests.trace.build import (
+    admission,
+    failed_call,
+    make_call,
+    override,
+    record,
+    two_turns,
+)
 
 
 def decide(
@@ -447,3 +455,46 @@ def test_a_compaction_root_stays_agent() -> None:
     first, second = two_turns()
     compacted = make_call("k", 3, [1, 2, 40, 41], [42], n_tools=2)
     assert roles(first, second, compacted)["k"] == "agent"
+
+
+def twins(**second: Any) -> tuple[Call, Call]:
+    """Two answers to one prompt with the same ids, told apart by the ids of their calls."""
+    first = make_call("a", 1, [1, 2], [3], n_tools=1, message_digests=("q",), reply_digest="ra")
+    other = make_call("b", 2, [1, 2], [3], n_tools=1, message_digests=("q",), reply_digest="rb")
+    return first, replace(other, **second)
+
+
+def follower(name: str, sequence: int, said: str) -> Call:
+    return make_call(
+        name, sequence, [1, 2, 3, 4], [5], n_tools=1, message_digests=("q", said, "t")
+    )
+
+
+def test_mask_07_the_echo_tells_which_of_two_twins_was_used() -> None:
+    first, other = twins()
+    for used, unused in (("ra", "b"), ("rb", "a")):
+        judgement = judge(record(first, other, follower("c", 3, used)))
+        roles = {name: item.role.value for name, item in judgement.roles.items()}
+        assert roles.pop(CallId(unused)) == "discarded"
+        assert set(roles.values()) == {"agent"}
+        assert judgement.tree.nodes[CallId("c")].parent_id in roles
+        assert judgement.supervised_tokens == 2
+
+
+def test_mask_07_an_answer_that_begins_the_used_one_is_not_the_used_one() -> None:
+    first, other = twins()
+    longer = make_call(
+        "b", 2, [1, 2], [3, 4], n_tools=1, message_digests=("q",), reply_digest="rb"
+    )
+    # The harness wrote the used answer anew, so that its tokens go on from the other's.
+    judgement = judge(record(first, longer, follower("c", 3, "rb")))
+    assert judgement.roles[CallId("a")].role is Role.DISCARDED
+    assert judgement.roles[CallId("b")].role is Role.AGENT
+    assert other.completion is not None
+
+
+def test_mask_07_twins_that_nothing_tells_apart_train_once() -> None:
+    first, other = twins(reply_digest="ra")
+    judgement = judge(record(first, other, follower("c", 3, "ra")))
+    assert judgement.supervised_tokens == 2
+    assert judgement.roles[CallId("b")].role is Role.DISCARDED
