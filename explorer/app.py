@@ -26,6 +26,7 @@ from explorer.records import (
     Certificate,
     Rollout,
 )
+from explorer.rejudging import Rejudging
 from explorer.settings import Settings
 from explorer.store.interface import Store
 from explorer.trace.policy import Policy
@@ -89,6 +90,7 @@ class Application:
             learner=self.vocabularies,
         )
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
+        self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
         self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts, SCOPE_KEY)
@@ -150,10 +152,12 @@ class Application:
         await self.engine.start()
         await self.certifier.start()
         await self.desk.start()
+        self.rejudging.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
         await self.certifier.stop()
+        await self.rejudging.stop()
         await self.proxy.stop()
         await self.vocabularies.stop()
         await self.engine.stop()

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from explorer.export.evidence import contradictions
 from explorer.records import CallId, Certificate, Grade, RolloutId, RolloutRecord
 from explorer.store.interface import JudgementRow, RolloutStatus, Store
+from explorer.trace.inputs import JUDGE_VERSION
 from explorer.trace.policy import Policy
 from explorer.trace.sequences import Sequences
 from explorer.trace.state import rollout_state
@@ -160,7 +161,7 @@ class JudgedRollouts:
             JudgementRow(
                 rollout_id=rollout_id,
                 inputs_sha256=judgement.inputs_sha256,
-                policy=f"{judgement.policy.name}/{judgement.policy.version}",
+                policy=rules_of(judgement.policy),
                 time_us=self._now_us(),
                 trainable=judgement.trainable,
                 supervised_tokens=judgement.supervised_tokens,
@@ -171,6 +172,11 @@ class JudgedRollouts:
                 reasons=tuple(reason.code for reason in judgement.reasons),
             )
         )
+
+
+def rules_of(policy: Policy) -> str:
+    """What a summary was judged by: the policy, and the rules of this version."""
+    return f"{policy.title}, rules {JUDGE_VERSION}"
 
 
 def certificate_line(certificate: Certificate | None) -> str:

@@ -281,6 +281,10 @@ class Store(Protocol):
     def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
         """Return one page of summaries; `StoreFailed` never for an unknown filter."""
 
+    def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
+        """Return closed rollouts, the newest first, whose latest summary was not made under
+        `policy` (or that have none)."""
+
     def list_runs(self) -> tuple[RunSummary, ...]:
         """Return every run, the newest first."""
 

@@ -134,6 +134,20 @@ class Lister:
             summaries = _summaries(cursor, ids)
         return tuple(summaries[each] for each in ids)
 
+    def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
+        """Return closed rollouts, the newest first, whose latest summary was not made under
+        `policy` (or that have none)."""
+        sql = (
+            f"WITH {_STATE.format(only='')}, latest AS (SELECT rollout_id, "
+            "arg_max(policy, judged_time) AS policy FROM judgement GROUP BY rollout_id) "
+            "SELECT r.rollout_id FROM rollout r JOIN state s USING (rollout_id) "
+            "LEFT JOIN latest j USING (rollout_id) WHERE s.status = 'closed' "
+            "AND j.policy IS DISTINCT FROM ? ORDER BY r.created_time DESC, r.rollout_id LIMIT ?"
+        )
+        with self._database.reading() as cursor:
+            found = cursor.execute(sql, [policy, limit]).fetchall()
+        return tuple(RolloutId(row[0]) for row in found)
+
     def list_runs(self) -> tuple[RunSummary, ...]:
         """Return every run, the newest first."""
         sql = (

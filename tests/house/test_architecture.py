@@ -45,6 +45,7 @@ TOP = {
     "exporting",
     "commands",
     "policies",
+    "rejudging",
     "runfile",
     "running",
     "doctor",

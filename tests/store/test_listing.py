@@ -157,7 +157,8 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBStore]:
             "INSERT INTO call SELECT 'ca_' || lpad(i::VARCHAR, 32, '0'), "
             f"{ended}, 'ro_' || lpad((i // 5000 * 100 + i % 100)::VARCHAR, 32, '0'), "
             "i // 100 % 50, 'chat', CASE WHEN i % 10 = 0 THEN 'failed' ELSE 'committed' END, "
-            "NULL, make_timestamptz(1790000000000000 + i), NULL, 1.0, 'stop', 'tokens', 'r', "
+            "NULL, make_timestamptz(1790000000000000 + i), "
+            "make_timestamptz(1790000000000000 + i + 1), 1.0, 'stop', 'tokens', 'r', "
             "'m', 1, 1, NULL, 0, 100, i % 500, 'abcd'::BLOB, 'abcd'::BLOB, 'abcd'::BLOB, "
             "NULL, NULL, 'hello', '{}', NULL, NULL, NULL, NULL FROM range(?) t(i)",
             [ROLLOUTS * CALLS],
