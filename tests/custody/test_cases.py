@@ -30,7 +30,7 @@ from explorer.custody.records import (
 )
 from explorer.custody.staging import extras_digest
 from explorer.custody.terminal import attribute, resolve_terminal, select_terminal_call
-from tests.custody.build import SHARED, Rollout, branched, linear
+from tests.custody.build import SHARED, Rollout, branched, forced, linear
 
 # What the cases say, apart from the vectors: None is accepted.
 EXPECTED: Mapping[int, tuple[str | None, ...]] = {
@@ -400,6 +400,33 @@ def test_case_42_the_id_says_one_and_the_content_another(tmp_path: Path) -> None
     found = attribute(rows, {"id": "resp-1", "output": output})
     reason = "witness_disagreement[response_id=first;content=second]"
     assert found == (None, "", reason)
+
+
+def test_identical_tokens_are_one_call_only_if_they_were_cut_alike() -> None:
+    rollout = linear()
+    first = rollout.row(rollout.calls[0], response_id="r")
+    same = forced(first, model_call_id="a")
+    assert resolve_terminal([first, same], {"id": "r"}).model_call_id == "a"
+    cut = forced(same, chain_hash="11" * 32)
+    assert resolve_terminal([first, cut], {"id": "r"}).reason == (
+        "response_id_ambiguous,response_has_no_output"
+    )
+
+
+def test_fingerprints_of_another_version_are_no_witness(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    exchange.turn(chat("q"), "a")
+    (row,) = exchange.ledger.manifest("r1").records
+    response = {"output": [{"role": "assistant", "content": "a"}]}
+    assert attribute([row], response).method == "content"
+    older = forced(row, fingerprint_version=1)
+    assert attribute([older], response) == (None, "", "response_has_no_id,no_content_match")
+    path = exchange.ledger.path_of("r1")
+    path.write_text(
+        path.read_text().replace('"fingerprint_version":2', '"fingerprint_version":1')
+    )
+    decision = gate.decide(JsonlLedger(tmp_path), "r1", "x", request_items(chat("q", "a", "r")))
+    assert decision == (None, "unresolved_parent", "no_match")
 
 
 def test_case_43_two_ends() -> None:

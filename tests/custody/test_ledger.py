@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_a_torn_end_of_another_writer_is_seen_by_a_ledger_in_use(tmp_path: Path)
     ledger, path = written(tmp_path)
     assert len(ledger.manifest("r1").records) == 3
     with path.open("ab") as file:
-        file.write(b'{"failure_reason":"worker_capt')
+        file.write(b'{"failure_reason":"' + b"long" * 1000)
     assert len(ledger.manifest("r1").failures) == 1
     ledger.record_failure("r1", "y", "worker_capture_failed")
     assert path.read_bytes().endswith(
@@ -244,9 +245,13 @@ def test_few_rollouts_are_kept_in_memory(tmp_path: Path) -> None:
 
 
 WRITER = """
-import sys
+import pathlib, sys, time
 from explorer.custody.jsonl import JsonlLedger
 ledger = JsonlLedger(sys.argv[1])
+go = pathlib.Path(sys.argv[1], "go")
+pathlib.Path(sys.argv[1], "ready-" + sys.argv[2]).touch()
+while not go.exists():
+    time.sleep(0.001)
 for number in range(40):
     ledger.record_failure("r1", f"{sys.argv[2]}-{number}", "worker_capture_failed")
 """
@@ -263,6 +268,10 @@ def test_writers_of_several_processes_and_threads_lose_nothing(tmp_path: Path) -
         for number in range(40):
             ledger.record_failure("r1", f"{name}-{number}", "worker_capture_failed")
 
+    while len(list(tmp_path.glob("ready-*"))) < 2:
+        time.sleep(0.01)
+        assert [child.poll() for child in children] == [None, None]
+    (tmp_path / "go").touch()
     threads = [threading.Thread(target=write, args=(f"t{n}",)) for n in range(3)]
     for thread in threads:
         thread.start()

@@ -19,18 +19,19 @@ from typing import Any
 
 import pytest
 
-from explorer.custody import conformance
+from explorer.custody import conformance, records
 from explorer.custody.admission import resolve_parent
 from explorer.custody.canonical import canonical_arguments
 from explorer.custody.digest import chain_hash, cumulative_hash
-from explorer.custody.errors import FingerprintError, ReceiptVerificationError
+from explorer.custody.errors import FingerprintError, ReceiptVerificationError, RecordError
+from explorer.custody.fields import Record
 from explorer.custody.fingerprint import assistant_fingerprint, conversation_digest
 from explorer.custody.jsonl import JsonlLedger
 from explorer.custody.rebuild import verify_and_linearize
 from explorer.custody.records import CallRecord, CaptureLedgerCommit
 from explorer.custody.staging import extras_digest, staging_digest
 from explorer.custody.terminal import resolve_terminal, select_terminal_call
-from tests.custody.build import Rollout, linear, loose, random_tree
+from tests.custody.build import SHARED, Rollout, linear, loose, random_tree
 
 VARIABLE = "ROLLOUT_EXPLORER_NEMO_GYM_PYTHON"
 PEER = Path(__file__).with_name("peer.py")
@@ -517,3 +518,80 @@ def test_a_conversation_of_ours_is_refused_where_theirs_is() -> None:
     assert theirs == {"value": assistant_fingerprint(bad)}
     with pytest.raises(FingerprintError):
         assistant_fingerprint([{"role": "assistant", "content": 5}])
+
+
+# Where the real package takes a number for a boolean, or text that UTF-8 cannot write.
+STRICTER = ("expected a boolean, got int", "got True", "got bool", "an unpaired surrogate")
+
+
+def samples() -> list[Record]:
+    """Sound records of every kind."""
+    rollout = linear()
+    coords: list[Record] = []
+    for call in rollout.calls[:2]:
+        fields = {name: getattr(call, name) for name in SHARED if name != "mode"}
+        fields |= {"rollout_id": "r1", "staging_key": call.staging_key}
+        coords.append(records.CommitCoords.parse(fields))
+    child: dict[str, Any] = {
+        "parent_call_id": "p",
+        "prev_len": 2,
+        "parent_chain_hash": "ab" * 32,
+    }
+    child |= {"mode": "token_in", "staging_chain": ["k"]}
+    identity = {"rollout_id": "r1", "model_call_id": "a"}
+    return [
+        records.CaptureAdmission.parse({**identity, "mode": "text"}),
+        records.CaptureAdmission.parse({**identity, **child}),
+        records.StageResult(ok=True, staging_key="k"),
+        records.StageResult(ok=False, error="e"),
+        records.ManifestFailure(model_call_id="a", reason="x"),
+        records.RolloutManifest(rollout_id="r1", records=rollout.rows()),
+        records.StagedCallRecord.parse(rollout.calls[1].to_json()),
+        rollout.receipt(),
+        rollout.receipt(capture_poisoned=True, failure_reason="x"),
+        *(*rollout.calls[:2], *rollout.rows()[:2], *coords, *commits()[:2]),
+    ]
+
+
+def test_records_of_random_fields() -> None:
+    """Ours takes nothing that theirs refuses, and refuses more for three reasons only."""
+    source = random.Random(7)
+    likely: list[Any] = [
+        None,
+        "",
+        0,
+        1,
+        3,
+        1.5,
+        "text",
+        "token_in",
+        "ab" * 32,
+        [],
+        True,
+        "capture_failed",
+    ]
+    made = samples()
+    questions: list[Any] = []
+    found: list[Any] = []
+    for _ in range(ROUNDS):
+        sample = source.choice(made)
+        payload = json.loads(json.dumps(sample.to_json()))
+        for _ in range(source.choice([0, 1, 1, 2])):
+            name = source.choice(sorted(payload))
+            if source.random() < 0.15:
+                del payload[name]
+            else:
+                payload[name] = source.choice([value(source, 1), *likely, [1, 2, 0.5], ["a"]])
+        questions.append(["parse", [type(sample).__name__, payload]])
+        try:
+            found.append({"value": type(sample).parse(payload).to_json()})
+        except RecordError as error:
+            found.append(error.detail)
+    taken = 0
+    for question, theirs, mine in zip(questions, ask(questions), found, strict=True):
+        if isinstance(mine, dict):
+            assert theirs == mine, question
+            taken += 1
+        elif "value" in theirs:
+            assert any(reason in mine for reason in STRICTER), (question, mine)
+    assert taken > ROUNDS / 10

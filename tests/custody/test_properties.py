@@ -28,7 +28,7 @@ from explorer.custody.fingerprint import (
 )
 from explorer.custody.ledger import LedgerIndex
 from explorer.custody.rebuild import LinearizedRow, verify_and_linearize
-from explorer.custody.staging import build_delta
+from explorer.custody.staging import build_delta, encode_f32
 from explorer.custody.terminal import attribute, select_terminal_call
 from tests.custody.build import Rollout, forced, linear, random_tree, rehashed
 
@@ -297,6 +297,15 @@ def test_canonical_floats_read_back(value: float) -> None:
     assert struct.pack(">d", float(text)) == struct.pack(">d", value)
     assert "e" in text or "." in text
     assert "e-0" not in text and "e+0" not in text  # noqa: PT018 - one spelling
+
+
+@pytest.mark.parametrize(
+    "size", [2.0**128 - 2.0**103, 2.0**128, 1e300, float("inf"), float("nan")]
+)
+def test_a_float_that_32_bits_cannot_hold_has_no_digest(size: float) -> None:
+    for values in ([size], [-size], [0.0, size, 1.0]):
+        with pytest.raises(ValueError, match="not finite"):
+            encode_f32(values)
 
 
 @given(st.integers(0, 12))
