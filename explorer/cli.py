@@ -66,6 +66,7 @@ def _private() -> None:
     default=None,
     help="Count an engine without a passing certificate as trainable; exports say so.",
 )
+@options.policy
 def serve(**flags: Any) -> None:
     """Serve the proxy and the pages."""
     from explorer import server
@@ -80,6 +81,7 @@ def serve(**flags: Any) -> None:
 @options.port
 @options.host
 @options.store
+@options.policy
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of the tasks.")
 @click.option("--attempts", type=int, default=4, show_default=True, help="Rollouts a task.")
 @click.option("--exit", "leave", is_flag=True, help="Record, then exit instead of serving.")

@@ -37,6 +37,10 @@ streaming = click.option(
     help="Whether streams are made from the whole reply (default) or passed on.",
 )
 
+policy = click.option(
+    "--policy", help="What may train: default, strict, async, or a TOML file of your own."
+)
+
 trajectory = click.option(
     "--trajectory",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -203,9 +203,17 @@ _TABLE = (
         "whose `version_crossed` is `mask` or `train`.",
     ),
     FindingSpec(
-        "constrained_call", _I, "A grammar, bias or forced tool took part in the sampling."
+        "constrained_call",
+        _I,
+        "A grammar, bias or forced tool took part in the sampling.",
+        "Its tokens train under a policy with `train_constrained`, or without the constraint.",
     ),
-    FindingSpec("greedy_call", _I, "The call took the likeliest token every time."),
+    FindingSpec(
+        "greedy_call",
+        _I,
+        "The call took the likeliest token every time.",
+        "Sample at a temperature above 0, or choose a policy with `train_greedy`.",
+    ),
     FindingSpec("injected_call", _I, "The proxy wrote this reply; nothing was sampled."),
     FindingSpec("ids_recovered_from_strings", _I, "Ids were read from `token_id:N` strings."),
     FindingSpec("duplicate_tool_call_id", _W, "Two tool calls of one reply share an id."),
@@ -235,7 +243,10 @@ _TABLE = (
     # The rollout.
     FindingSpec("no_turns", _F, "No call of the rollout ended with a reply."),
     FindingSpec(
-        "nothing_trainable", _F, "No token of the rollout may train.", "See the mask reasons."
+        "nothing_trainable",
+        _F,
+        "No token of the rollout may train.",
+        "The finding of each call says what to do.",
     ),
     FindingSpec(
         "uncertified_engine",

@@ -210,9 +210,12 @@ def _trace(data: bytes, document: dict[str, Any], against: bytes | None) -> Repo
     problems = check_trace(document, turns)
     notes = []
     if against is None:
-        notes.append("a trace leaves out what cannot train; its Capture audit has all of it")
+        notes.append(
+            "alone, a trace proves its ids and its mask; that no logprob, reward or turn was "
+            "changed or left out is proved by --against its Capture audit"
+        )
     elif not problems:
-        problems += _against(data, against)
+        problems += _against(data, against, turns)
     if not problems and turns.chained < turns.n_turns:
         left = turns.n_turns - turns.chained
         notes.append(
@@ -228,12 +231,15 @@ def _trace(data: bytes, document: dict[str, Any], against: bytes | None) -> Repo
     )
 
 
-def _against(data: bytes, against: bytes) -> list[str]:
+def _against(data: bytes, against: bytes, turns: Turns) -> list[str]:
     """What sets a trace apart from that of the audit."""
     document = parse(against)
     if not is_audit(document):
         raise InvalidValue("a trace is verified against the Capture audit of its rollout")
     read = read_audit(document)
+    own, other = turns.facts()["rollout_id"], str(read.record.rollout.rollout_id)
+    if own != other:
+        return [f"the trace is of rollout {own}, the audit of another one: {other[:80]}"]
     judgement = judge(read.record, read.policy)
     if refusals(judgement):
         codes = ", ".join(reason.code for reason in refusals(judgement))

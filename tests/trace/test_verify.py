@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.errors import InvalidValue
-from explorer.records import EventKind, RolloutRecord
+from explorer.records import EventKind, RolloutId, RolloutRecord
 from explorer.trace.assemble import training_trace
 from explorer.trace.audit import capture_audit
 from explorer.trace.tracefile import Turns, check_trace
@@ -102,6 +103,13 @@ def test_a_trace_alone_and_against_its_audit() -> None:
     refused = rollout(events=[event(EventKind.CLOSED, ok=False)])
     report = verify(trace_of(made), audit_of(refused))
     assert report.problems == ("the audit's rollout may not be used: rollout_failed",)
+
+
+def test_the_audit_of_another_rollout_is_told_apart_at_once() -> None:
+    made = rollout()
+    other = replace(made, rollout=replace(made.rollout, rollout_id=RolloutId("r2")))
+    report = verify(trace_of(made), audit_of(other))
+    assert report.problems == ("the trace is of rollout r1, the audit of another one: r2",)
 
 
 TRACE_FAULTS: list[tuple[Callable[[Any], Any], str]] = [
