@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from explorer.capture.ids import is_id, now_us
@@ -97,7 +97,10 @@ async def show_tree(rollout_id: str, api: Api) -> JSONResponse:
 
 @router.get("/rollouts/{rollout_id}/calls")
 async def list_calls(
-    rollout_id: str, api: Api, cursor: int = 0, limit: int = 200
+    rollout_id: str,
+    api: Api,
+    cursor: Annotated[int, Query(ge=0)] = 0,
+    limit: int = 200,
 ) -> JSONResponse:
     """Calls in arrival order; `next` is the cursor of the following page, or null."""
     judged = await judged_or_404(api, rollout_id)

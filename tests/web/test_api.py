@@ -521,3 +521,11 @@ def test_masked_tokens_and_trained_ones_are_all_that_was_sampled(live: Live) -> 
     assert sum(verdict["masked_tokens"].values()) > 0
     total = verdict["supervised_tokens"] + sum(verdict["masked_tokens"].values())
     assert total == verdict["generated_tokens"]
+
+
+def test_a_cursor_of_calls_is_a_place_in_their_order(live: Live) -> None:
+    rollout, _ = rollout_with_calls(live)
+    live.api("GET", f"/api/v1/rollouts/{rollout}/calls?cursor=-1", status=422)
+    page = live.api("GET", f"/api/v1/rollouts/{rollout}/calls?cursor=1&limit=1")
+    assert [call["sequence"] for call in page["calls"]] == [1]
+    assert page["next"] is None
