@@ -195,18 +195,27 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
     help="A file; a folder for several rollouts.",
 )
 @click.option("--needs", default="", help="What the reader cannot do without: reward.")
-@click.argument("rollout_ids", nargs=-1, required=True, metavar="ID…")
+@click.option(
+    "--view",
+    metavar="QUERY",
+    help="Every rollout of a list, by its filters: run=nightly&trainable=yes.",
+)
+@click.argument("rollout_ids", nargs=-1, metavar="ID…")
 @options.store
-def export(
-    rollout_ids: tuple[str, ...], format_: str, out: Path, needs: str, **flags: Any
-) -> None:
+def export(view: str | None, **flags: Any) -> None:
     """Write the documents of rollouts to files; one that may not leave says why.
 
     Exit status: 0 when every one was written.
     """
     from explorer import exporting
 
-    sys.exit(exporting.export(load(**flags), rollout_ids, format_, out, needs))
+    named = flags.pop("rollout_ids")
+    if not named and view is None:
+        raise click.UsageError("name rollouts, or give --view QUERY (an empty one: all)")
+    order = exporting.Order(
+        named, view, flags.pop("format_"), flags.pop("out"), flags.pop("needs")
+    )
+    sys.exit(exporting.export(load(**flags), order))
 
 
 @cli.command()

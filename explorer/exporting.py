@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import zstandard
@@ -37,36 +38,83 @@ FORMATS = {
 _LARGEST = 4 * 1024**3
 
 
-def export(
-    settings: Settings, rollout_ids: Sequence[str], format_: str, out: Path, needs: str
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to export.
+
+    Attributes:
+        rollout_ids: those named, in order.
+        view: filters as in the page's address; every rollout that they show.
+        format: a key of `FORMATS`.
+        out: a file, or a folder where there may be several.
+        needs: what the reader cannot do without, comma-separated.
+    """
+
+    rollout_ids: tuple[str, ...]
+    view: str | None
+    format: str
+    out: Path
+    needs: str = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether `out` is a folder."""
+        return self.view is not None or len(self.rollout_ids) > 1 or self.out.is_dir()
+
+    @property
+    def address(self) -> str:
+        """Below the rollout's own address."""
+        address, _ = FORMATS[self.format]
+        asks = self.needs and self.format == "training-trace"
+        return f"{address}?needs={self.needs}" if asks else address
+
+    def target(self, rollout_id: str) -> Path:
+        """The file of one rollout."""
+        _, suffix = FORMATS[self.format]
+        return self.out / f"{rollout_id}.{suffix}.json" if self.several else self.out
+
+
+def export(settings: Settings, order: Order) -> int:
     """Writes one file a rollout; a refusal is said and costs no other rollout its file.
 
     Returns:
         The exit status: 0 when every rollout was written.
     """
-    address, suffix = FORMATS[format_]
-    if needs and format_ == "training-trace":
-        address += f"?needs={needs}"
-    several = len(rollout_ids) > 1 or out.is_dir()
 
     async def work(client: ExplorerClient) -> int:
-        refused = 0
-        for rollout_id in rollout_ids:
-            target = out / f"{rollout_id}.{suffix}.json" if several else out
+        refused = written = 0
+        async for rollout_id in _wanted(client, order):
+            target = order.target(rollout_id)
+            path = f"/api/v1/rollouts/{rollout_id}/{order.address}"
             try:
-                size = await _fetch(client, f"/api/v1/rollouts/{rollout_id}/{address}", target)
+                size = await _fetch(client, path, target)
             except ApiError as error:
                 refused += 1
                 say(f"refused  {rollout_id}: {error.message}")
                 continue
+            written += 1
             say(f"written  {target} ({size} bytes)")
+        if order.view is not None:
+            say(f"in all   {written} written, {refused} refused")
         return refused
 
-    _check_names(rollout_ids)
-    if several:
-        _make_folder(out)
+    _check_names(order.rollout_ids)
+    if order.several:
+        _make_folder(order.out)
     return 1 if run_loop(reach(settings, work)) else 0
+
+
+async def _wanted(client: ExplorerClient, order: Order) -> AsyncIterator[str]:
+    """The ids that were named, then those that the view shows, page by page."""
+    for rollout_id in order.rollout_ids:
+        yield rollout_id
+    cursor: str | None = ""
+    while order.view is not None and cursor is not None:
+        asked = [order.view, "limit=200", f"cursor={quote(cursor)}" if cursor else ""]
+        page = await client.list("&".join(part for part in asked if part))
+        cursor = page["next"]
+        for row in page["rollouts"]:
+            yield row["rollout_id"]
 
 
 def _check_names(rollout_ids: Sequence[str]) -> None:

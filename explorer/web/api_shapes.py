@@ -121,6 +121,7 @@ def rollout_json(judged: Judged, state: RolloutState | None) -> dict[str, Any]:
             "agent_calls": judged.judgement.n_agent_calls,
         },
         "trajectory": agreement(judged.judgement.findings).value,
+        "overrides": [plain(override) for override in judged.record.overrides],
         "verdict": verdict_json(judged),
     }
 

@@ -248,6 +248,24 @@ def test_files_are_written_and_checked_without_the_server(tmp_path: Path) -> Non
     assert "trainable_prompt" in done.stdout
 
 
+def test_every_rollout_of_a_view(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    with serving(TinyEngine(), store) as live:
+        good = {rollout(live) for _ in range(3)}
+        rollout(live, ok=False)
+    at = ("export", "--store", str(store), "--out", str(tmp_path / "out"))
+    done = command(live, *at, "--view", "run=exports&trainable=yes")
+    assert done.returncode == 0, done.stderr
+    assert "3 written, 0 refused" in done.stderr
+    names = {path.name.partition(".")[0] for path in (tmp_path / "out").iterdir()}
+    assert names == good
+    done = command(live, *at, "--view", "")
+    assert (done.returncode, "3 written, 1 refused" in done.stderr) == (1, True)
+    done = command(live, *at, "--view", "trainabel=yes")
+    assert (done.returncode, "trainable" in done.stderr) == (2, True)
+    assert "--view" in command(live, *at).stderr
+
+
 def test_a_decision_from_the_command(tmp_path: Path) -> None:
     store = tmp_path / "store.duckdb"
     with serving(TinyEngine(), store) as live:
@@ -259,6 +277,8 @@ def test_a_decision_from_the_command(tmp_path: Path) -> None:
     verdict = orjson.loads(done.stdout)
     assert verdict["masked_tokens"]["excluded_by_user"] > 0
     assert verdict["policy"]["name"] == "default"
+    shown = orjson.loads(command(live, "rollouts", "show", *at[2:]).stdout)
+    assert [item["reason"] for item in shown["overrides"]] == ["leaks"]
     done = command(live, *at, "exclude_span", "--call", call, "--reason", "r", "--start", "9")
     assert (done.returncode, "token positions" in done.stderr) == (2, True)
 
