@@ -13,7 +13,13 @@ REQUIRE = "ROLLOUT_EXPLORER_REQUIRE_CONSUMERS"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browser tests last: Playwright keeps an event loop running in the main thread until
     the session ends, and no other test could start one of its own."""
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    items.sort(key=_drives_a_browser)
+
+
+def _drives_a_browser(item: pytest.Item) -> bool:
+    """By its mark, or by the fixture it asks for: a forgotten mark must break nothing."""
+    asks = "browser" in getattr(item, "fixturenames", ())
+    return asks or item.get_closest_marker("browser") is not None
 
 
 @pytest.hookimpl(wrapper=True)

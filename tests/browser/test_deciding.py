@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 
 from explorer.engine.tiny import TinyEngine
 from tests.live import serving
 from tests.web.test_deciding import calls_of
 from tests.web.test_exports import rollout
+
+pytestmark = pytest.mark.browser
 
 
 def test_from_a_token_to_its_exclusion(browser: Browser, tmp_path: Path) -> None:
