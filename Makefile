@@ -102,6 +102,7 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.export
+	$(BIN)/python -m benchmarks.custody
 
 clean: ## remove the environment and what tools left
 	rm -rf $(VENV) $(CONSUMERS) $(VLLM) .harnesses build dist .mypy_cache .ruff_cache .pytest_cache

@@ -23,6 +23,8 @@ CHAIN_TAG = b"nemo-gym-staging-chain-v1"
 _U64_LIMIT = 1 << 64
 _ROOT_MARK = b"\x00"
 _CHILD_MARK = b"\x01"
+# Ids that are encoded at a time, so that a long sequence takes no memory of its length.
+_CHUNK = 16_384
 
 Tokens = NDArray[np.integer[Any]] | Sequence[int]
 
@@ -50,28 +52,44 @@ def encode_tokens(tokens: Tokens) -> bytes:
         TypeError: an id that is not a true integer.
         ValueError: a negative id, one over 2**64 - 1, or an array that is not flat.
     """
-    if isinstance(tokens, np.ndarray):
-        return encode_u64(tokens.size) + _array_bytes(tokens)
-    return encode_u64(len(tokens)) + b"".join(map(encode_u64, tokens))
+    return encode_u64(len(tokens)) + _encoded_ids(tokens)
 
 
-def _array_bytes(tokens: NDArray[np.integer[Any]]) -> bytes:
+def _encoded_ids(tokens: Tokens) -> bytes:
+    """Each id as 8 big-endian bytes; as `encode_tokens` raises."""
+    if not isinstance(tokens, np.ndarray):
+        # numpy would take a boolean for a number.
+        if not set(map(type, tokens)) <= {int}:
+            return b"".join(map(encode_u64, tokens))
+        try:
+            tokens = np.array(list(tokens), np.uint64)
+        except OverflowError:
+            raise ValueError("a token id does not fit an unsigned 64-bit integer") from None
+    check_ids(tokens)
+    return tokens.astype(">u8").tobytes()
+
+
+def check_ids(tokens: NDArray[Any]) -> None:
+    """Raises `TypeError` or `ValueError` where `encode_tokens` takes no such array."""
     if tokens.ndim != 1:
         raise ValueError(f"expected a one-dimensional array, got {tokens.ndim} dimensions")
     if tokens.dtype.kind not in "iu":
         raise TypeError(f"expected integer ids, got {tokens.dtype}")
     if tokens.dtype.kind == "i" and tokens.size and int(tokens.min()) < 0:
         raise ValueError("a token id is negative")
-    return tokens.astype(">u8").tobytes()
 
 
-def cumulative_hash(tokens: Tokens) -> bytes:
-    """SHA-256 over a whole sequence: prompt ids, then generated ids.
+def cumulative_hash(*pieces: Tokens) -> bytes:
+    """SHA-256 over a whole sequence: prompt ids, then generated ids, in one piece or more.
 
     Raises:
         TypeError, ValueError: as `encode_tokens`.
     """
-    return hashlib.sha256(PREFIX_TAG + encode_tokens(tokens)).digest()
+    state = hashlib.sha256(PREFIX_TAG + encode_u64(sum(map(len, pieces))))
+    for piece in pieces:
+        for start in range(0, max(len(piece), 1), _CHUNK):
+            state.update(_encoded_ids(piece[start : start + _CHUNK]))
+    return state.digest()
 
 
 def chain_hash(parent: bytes | None, delta: Tokens) -> bytes:
@@ -87,10 +105,19 @@ def chain_hash(parent: bytes | None, delta: Tokens) -> bytes:
     Raises:
         TypeError, ValueError: as `encode_tokens`, or `parent` is not 32 bytes.
     """
+    return chain_hash_of(parent, encode_tokens(delta))
+
+
+def chain_hash_of(parent: bytes | None, *encoded: bytes) -> bytes:
+    """As `chain_hash`, for a delta as `encode_tokens` encodes it, in one piece or more.
+
+    Raises:
+        ValueError: `parent` is not 32 bytes.
+    """
     if parent is None:
         link = _ROOT_MARK
     elif len(parent) == DIGEST_BYTES:
         link = _CHILD_MARK + bytes(parent)
     else:
         raise ValueError(f"a parent chain hash has {DIGEST_BYTES} bytes, not {len(parent)}")
-    return hashlib.sha256(CHAIN_TAG + link + encode_tokens(delta)).digest()
+    return hashlib.sha256(b"".join((CHAIN_TAG, link, *encoded))).digest()

@@ -10,6 +10,7 @@ parent link is followed once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -18,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from explorer.custody.digest import chain_hash, cumulative_hash
+from explorer.custody.batch import encode_all
+from explorer.custody.digest import chain_hash_of, cumulative_hash
 from explorer.custody.errors import RebuildError, ReceiptVerificationError
 from explorer.custody.fields import shown
 from explorer.custody.records import CallRecord, RolloutReceipt, StagedCallBaseSnapshot
@@ -26,6 +28,8 @@ from explorer.custody.staging import (
     DIGEST_VERSION,
     EXTRAS_DIGEST_VERSION,
     SCHEMA_VERSION,
+    Columns,
+    encode_columns,
     staging_digest,
 )
 
@@ -42,6 +46,18 @@ _COMPARED = (
 )
 _compared_of = attrgetter(*_COMPARED)
 _VERSIONS = ("schema_version", "digest_version", "extras_digest_version")
+_versions_of = attrgetter(*_VERSIONS)
+_commitment_of = attrgetter("model_call_id", "extras_digest_version", "extras_digest")
+# Of the values that a mask may hold, encoded, only 1.0 has this byte, and it has it once.
+_MARK_OF_ONE = b"\x3f"
+_FLOAT_BYTES = 4
+
+
+class _Staged(NamedTuple):
+    """A staged call that agrees with its row and its digest, and its columns as hashed."""
+
+    call: StagedCallBaseSnapshot
+    columns: Columns
 
 
 class WeightVersionSpan(NamedTuple):
@@ -113,8 +129,8 @@ def verify_and_linearize(
     if terminal is None or terminal not in rows:
         raise RebuildError("missing_terminal", f"no manifest row for {terminal!r}")
     path = _path_to(terminal, rows)
-    links = [_check_link(rows[call], staged[call], rows) for call in path]
-    return _joined(receipt, [staged[call] for call in path], links)
+    links = [_check_link(rows[call], staged[call].columns, rows) for call in path]
+    return _joined(receipt, [staged[call].call for call in path], links)
 
 
 def _check_receipt(receipt: RolloutReceipt) -> dict[str, CallRecord]:
@@ -147,10 +163,12 @@ def _check_pairs(
     receipt: RolloutReceipt,
     rows: Mapping[str, CallRecord],
     snapshots: Sequence[StagedCallBaseSnapshot],
-) -> dict[str, StagedCallBaseSnapshot]:
+) -> dict[str, _Staged]:
     """Each staged call against its manifest row; the calls by id."""
-    staged: dict[str, StagedCallBaseSnapshot] = {}
-    for row, snapshot in zip(receipt.manifest, snapshots, strict=True):
+    staged: dict[str, _Staged] = {}
+    known = all(isinstance(snapshot, StagedCallBaseSnapshot) for snapshot in snapshots)
+    encoded = encode_all(snapshots) if known else itertools.repeat(None, len(snapshots))
+    for row, snapshot, columns in zip(receipt.manifest, snapshots, encoded, strict=True):
         if not isinstance(snapshot, StagedCallBaseSnapshot):
             raise TypeError(f"expected a staged call, got {type(snapshot).__name__}")
         call = snapshot.model_call_id
@@ -162,34 +180,40 @@ def _check_pairs(
             raise ReceiptVerificationError(
                 "snapshot_order_mismatch", f"{call} stands in place of {row.model_call_id}"
             )
-        staged[call] = snapshot
-        _check_pair(receipt, row, snapshot)
+        staged[call] = _Staged(snapshot, _check_pair(receipt, row, snapshot, columns))
     return staged
 
 
 def _check_pair(
-    receipt: RolloutReceipt, row: CallRecord, snapshot: StagedCallBaseSnapshot
-) -> None:
+    receipt: RolloutReceipt,
+    row: CallRecord,
+    snapshot: StagedCallBaseSnapshot,
+    columns: Columns | None,
+) -> Columns:
+    """One staged call against its row; its columns, which are encoded here if they were not."""
     call = row.model_call_id
     if snapshot.rollout_id != receipt.rollout_id:
         raise ReceiptVerificationError("wrong_rollout", f"{call} is of {snapshot.rollout_id}")
-    for name, mine, theirs in zip(
-        _COMPARED, _compared_of(row), _compared_of(snapshot), strict=True
-    ):
-        if mine != theirs:
-            raise ReceiptVerificationError(
-                f"wrong_{name}",
-                f"{call}: {shown(mine)} in the manifest, {shown(theirs)} staged",
-            )
-    for name in _VERSIONS:
-        if not getattr(snapshot, name) == getattr(row, name) == getattr(receipt, name):
-            raise ReceiptVerificationError(f"wrong_{name}", call)
+    rows, stored = _compared_of(row), _compared_of(snapshot)
+    if rows != stored:
+        name, mine, theirs = next(
+            found for found in zip(_COMPARED, rows, stored, strict=True) if found[1] != found[2]
+        )
+        raise ReceiptVerificationError(
+            f"wrong_{name}", f"{call}: {shown(mine)} in the manifest, {shown(theirs)} staged"
+        )
+    if not _versions_of(snapshot) == _versions_of(row) == _versions_of(receipt):
+        for name in _VERSIONS:
+            if not getattr(snapshot, name) == getattr(row, name) == getattr(receipt, name):
+                raise ReceiptVerificationError(f"wrong_{name}", call)
     try:
-        found = staging_digest(snapshot)
+        columns = columns or encode_columns(snapshot)
+        found = staging_digest(snapshot, columns)
     except (TypeError, ValueError) as error:
         raise ReceiptVerificationError("invalid_snapshot", f"{call}: {error}") from error
     if found != snapshot.digest:
         raise ReceiptVerificationError("corrupt_digest", f"{call} hashes to {found}")
+    return columns
 
 
 def _check_graph(rows: Mapping[str, CallRecord]) -> None:
@@ -206,7 +230,10 @@ def _check_graph(rows: Mapping[str, CallRecord]) -> None:
                     f"{row.model_call_id} starts at {row.prev_len}, "
                     f"{parent} ends at {rows[parent].cum_len}",
                 )
-        rooted |= _walk(row.model_call_id, rows, rooted)
+        if parent is None or parent in rooted:
+            rooted.add(row.model_call_id)
+        else:
+            rooted |= _walk(row.model_call_id, rows, rooted)
 
 
 def _walk(call: str, rows: Mapping[str, CallRecord], rooted: set[str]) -> set[str]:
@@ -233,21 +260,18 @@ def _path_to(terminal: str, rows: Mapping[str, CallRecord]) -> list[str]:
     return path[::-1]
 
 
-def _check_link(
-    row: CallRecord, snapshot: StagedCallBaseSnapshot, rows: Mapping[str, CallRecord]
-) -> LinkSpan:
+def _check_link(row: CallRecord, columns: Columns, rows: Mapping[str, CallRecord]) -> LinkSpan:
     """One call of the terminal's ancestry: its chain hash and the shape of its mask."""
     call, parent = row.model_call_id, row.parent_call_id
     link = None if parent is None else bytes.fromhex(rows[parent].chain_hash)
-    if chain_hash(link, snapshot.token_ids_delta).hex() != row.chain_hash:
+    if chain_hash_of(link, columns.size, columns.token_ids).hex() != row.chain_hash:
         raise RebuildError("chain_hash_mismatch", call)
-    mask = np.asarray(snapshot.token_mask_delta)
-    generated = int(np.count_nonzero(mask))
-    carry = mask.size - generated
-    if np.count_nonzero(mask[:carry]):
-        raise RebuildError("invalid_mask_order", f"{call}: prompt ids after generated ones")
+    generated = columns.mask.count(_MARK_OF_ONE)
     if not generated:
         raise RebuildError("empty_generation", call)
+    carry = row.delta_len - generated
+    if columns.mask.index(_MARK_OF_ONE) != _FLOAT_BYTES * carry:
+        raise RebuildError("invalid_mask_order", f"{call}: prompt ids after generated ones")
     return LinkSpan(call, carry, generated)
 
 
@@ -272,8 +296,5 @@ def _joined(
             for call, start, end in zip(calls, starts, ends, strict=True)
         ),
         link_spans=tuple(links),
-        extras_commitments=tuple(
-            ExtrasCommitment(call.model_call_id, call.extras_digest_version, call.extras_digest)
-            for call in calls
-        ),
+        extras_commitments=tuple(map(ExtrasCommitment._make, map(_commitment_of, calls))),
     )

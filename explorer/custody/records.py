@@ -39,7 +39,6 @@ from explorer.custody.staging import (
     EXTRAS_DIGEST_VERSION,
     MODES,
     SCHEMA_VERSION,
-    check_fields,
     extras_digest,
     staging_digest,
 )
@@ -136,7 +135,6 @@ class StagedCallBaseSnapshot(DigestRecord):
     def check(self) -> None:
         """The rules of a staged call, and its digest."""
         try:
-            check_fields(self)
             found = staging_digest(self)
         except (TypeError, ValueError) as error:
             raise RecordError(f"{self.NAME}: {error}") from None

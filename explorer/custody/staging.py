@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from explorer.custody.digest import Tokens, encode_tokens, encode_u64
+from explorer.custody.digest import Tokens, check_ids, encode_tokens, encode_u64
 
 SCHEMA_VERSION = 2
 DIGEST_VERSION = 2
@@ -30,13 +31,14 @@ MODES = ("text", "token_in")
 
 Floats = NDArray[np.floating[Any]] | Sequence[float]
 
-_HEX = frozenset("0123456789abcdef")
-_HEX_LENGTH = 64
+_is_hex = re.compile("[0-9a-f]{64}").fullmatch
 _I64 = range(-(1 << 63), 1 << 63)
 # From here on a value narrows to infinity: half a step above the largest binary32.
-_F32_LIMIT = 2.0**128 - 2.0**103
+F32_LIMIT = 2.0**128 - 2.0**103
+_U64 = 8
 _PRESENT = b"\x01"
 _ABSENT = b"\x00"
+_CALL_HEAD = CALL_TAG + bytes(VERSIONS)
 
 
 class StagedFields(Protocol):
@@ -86,14 +88,18 @@ class Delta(NamedTuple):
     logprobs: NDArray[np.float64]
 
 
+class Columns(NamedTuple):
+    """The encoded columns of a staged call that keep their rules; all have the same size."""
+
+    size: bytes
+    token_ids: bytes
+    mask: bytes
+    logprobs: bytes
+
+
 def is_digest(value: object) -> bool:
     """Whether `value` is 64 lowercase hexadecimal characters."""
-    return isinstance(value, str) and len(value) == _HEX_LENGTH and _HEX.issuperset(value)
-
-
-def encode_bytes(value: bytes) -> bytes:
-    """`value` after its length."""
-    return len(value).to_bytes(8, "big") + value
+    return isinstance(value, str) and _is_hex(value) is not None
 
 
 def encode_text(value: str) -> bytes:
@@ -105,7 +111,8 @@ def encode_text(value: str) -> bytes:
     """
     if not isinstance(value, str):
         raise TypeError(f"expected a string, got {type(value).__name__}")
-    return encode_bytes(value.encode())
+    encoded = value.encode()
+    return len(encoded).to_bytes(8, "big") + encoded
 
 
 def encode_f32(values: Floats) -> bytes:
@@ -116,14 +123,14 @@ def encode_f32(values: Floats) -> bytes:
         ValueError: a value that is not finite, as it is or as a binary32.
     """
     if not isinstance(values, np.ndarray):
-        wrong = next((value for value in values if not isinstance(value, float)), None)
-        if wrong is not None:
-            raise TypeError(f"expected floats, got {type(wrong).__name__}")
+        wrong = {kind for kind in set(map(type, values)) if not issubclass(kind, float)}
+        if wrong:
+            raise TypeError(f"expected floats, got {wrong.pop().__name__}")
         values = np.array(values, np.float64)
     if values.dtype.kind != "f" or values.ndim != 1:
         raise TypeError(f"expected a flat list of floats, got {values.dtype}")
     # Not a number is not below the limit either.
-    if values.size and not np.abs(values).max() < _F32_LIMIT:
+    if values.size and not np.abs(values).max() < F32_LIMIT:
         raise ValueError("a value is not finite as a 32-bit float")
     return encode_u64(values.size) + values.astype(">f4").tobytes()
 
@@ -180,7 +187,7 @@ EMPTY_EXTRAS_DIGEST = extras_digest(None)
 
 
 def check_fields(call: StagedFields) -> None:
-    """The rules that a staged call keeps before it is hashed.
+    """The rules that a staged call keeps before it is hashed, but for those of its columns.
 
     Raises:
         TypeError, ValueError: the first rule that it breaks.
@@ -199,11 +206,8 @@ def check_fields(call: StagedFields) -> None:
         raise ValueError("a call without a parent has prev_len 0 and mode text")
     if not root and (call.prev_len == 0 or call.mode != "token_in"):
         raise ValueError("a call with a parent has a prev_len and mode token_in")
-    check_columns(call)
     if call.cum_len != call.prev_len + call.delta_len:
         raise ValueError("cum_len is prev_len plus delta_len")
-    if not is_digest(call.extras_digest):
-        raise ValueError("extras_digest is not a digest")
 
 
 def check_columns(call: StagedFields) -> None:
@@ -231,38 +235,69 @@ def check_columns(call: StagedFields) -> None:
         raise ValueError("a token that was not generated has a log-probability")
 
 
-def staging_digest(call: StagedFields) -> str:
-    """The v2 digest of one staged call.
+def encode_columns(call: StagedFields) -> Columns:
+    """The columns of one call, checked and encoded.
 
     Raises:
-        TypeError, ValueError: a rule of `check_fields` is broken or a value cannot be encoded.
+        TypeError, ValueError: a rule of `check_columns` is broken or a value cannot be encoded.
+    """
+    check_columns(call)
+    counted = (
+        encode_tokens(call.token_ids_delta),
+        encode_f32(call.token_mask_delta),
+        encode_f32(call.generation_log_probs_delta),
+    )
+    return Columns(counted[0][:_U64], *(column[_U64:] for column in counted))
+
+
+def staging_digest(call: StagedFields, columns: Columns | None = None) -> str:
+    """The v2 digest of one staged call.
+
+    Args:
+        columns: those of the call, where they are encoded already.
+
+    Raises:
+        TypeError, ValueError: as `check_fields` and `encode_columns`.
     """
     check_fields(call)
+    if columns is None:
+        columns = encode_columns(call)
+    size, token_ids, mask, logprobs = columns
     parent = call.parent_call_id
-    link = _ABSENT if parent is None else _PRESENT + encode_text(parent)
-    lengths = (call.prev_len, call.delta_len, call.cum_len, call.weight_version)
     payload = (
-        bytes(VERSIONS),
+        _CALL_HEAD,
         encode_text(call.rollout_id),
         encode_text(call.model_call_id),
-        link,
+        _ABSENT if parent is None else _PRESENT + encode_text(parent),
         encode_text(call.mode),
-        b"".join(map(encode_u64, lengths)),
+        encode_u64(call.prev_len),
+        encode_u64(call.delta_len),
+        encode_u64(call.cum_len),
+        encode_u64(call.weight_version),
         # Framed twice: an outer length in bytes around an inner count.
-        encode_bytes(encode_tokens(call.token_ids_delta)),
-        encode_bytes(encode_f32(call.token_mask_delta)),
-        encode_bytes(encode_f32(call.generation_log_probs_delta)),
-        bytes.fromhex(call.extras_digest),
-        _present_digest(call.chain_hash, "chain_hash"),
-        _present_digest(call.cumulative_hash, "cumulative_hash"),
+        (_U64 + len(token_ids)).to_bytes(_U64, "big"),
+        size,
+        token_ids,
+        (_U64 + len(mask)).to_bytes(_U64, "big"),
+        size,
+        mask,
+        (_U64 + len(logprobs)).to_bytes(_U64, "big"),
+        size,
+        logprobs,
+        _digest_bytes(call.extras_digest, "extras_digest"),
+        _PRESENT,
+        _digest_bytes(call.chain_hash, "chain_hash"),
+        _PRESENT,
+        _digest_bytes(call.cumulative_hash, "cumulative_hash"),
     )
-    return hashlib.sha256(CALL_TAG + b"".join(payload)).hexdigest()
+    return hashlib.sha256(b"".join(payload)).hexdigest()
 
 
-def _present_digest(value: str, name: str) -> bytes:
-    if not is_digest(value):
+def _digest_bytes(value: str, name: str) -> bytes:
+    # As `is_digest`, without the price of a call.
+    if not isinstance(value, str) or _is_hex(value) is None:
         raise ValueError(f"{name} is not a digest")
-    return _PRESENT + bytes.fromhex(value)
+    return bytes.fromhex(value)
 
 
 def build_delta(prompt: Tokens, generated: Tokens, logprobs: Floats, prev_len: int) -> Delta:
@@ -281,11 +316,11 @@ def build_delta(prompt: Tokens, generated: Tokens, logprobs: Floats, prev_len: i
     made = token_array(generated)
     if not len(carry) + len(made):
         raise ValueError("the delta is empty")
-    return Delta(
-        np.concatenate([carry, made]),
-        np.concatenate([np.zeros(len(carry)), np.ones(len(made))]),
-        np.concatenate([np.zeros(len(carry)), np.asarray(logprobs, np.float64)]),
-    )
+    token_ids = np.concatenate([carry, made])
+    mask = np.zeros(len(token_ids))
+    mask[len(carry) :] = 1.0
+    floats = np.concatenate([np.zeros(len(carry)), np.asarray(logprobs, np.float64)])
+    return Delta(token_ids, mask, floats)
 
 
 def token_array(tokens: Tokens) -> NDArray[np.uint64]:
@@ -296,9 +331,7 @@ def token_array(tokens: Tokens) -> NDArray[np.uint64]:
         ValueError: an id outside 0 .. 2**64 - 1, or not one dimension.
     """
     if isinstance(tokens, np.ndarray):
-        encode_tokens(tokens[:0])
-        if tokens.dtype.kind == "i" and tokens.size and int(tokens.min()) < 0:
-            raise ValueError("a token id is negative")
+        check_ids(tokens)
         return tokens.astype(np.uint64)
     if not set(map(type, tokens)) <= {int}:
         raise TypeError("a token id is not an integer")
