@@ -24,7 +24,7 @@ _U64_LIMIT = 1 << 64
 _ROOT_MARK = b"\x00"
 _CHILD_MARK = b"\x01"
 # Ids that are encoded at a time, so that a long sequence takes no memory of its length.
-_CHUNK = 16_384
+_CHUNK = 8_192
 
 Tokens = NDArray[np.integer[Any]] | Sequence[int]
 
@@ -52,21 +52,21 @@ def encode_tokens(tokens: Tokens) -> bytes:
         TypeError: an id that is not a true integer.
         ValueError: a negative id, one over 2**64 - 1, or an array that is not flat.
     """
-    return encode_u64(len(tokens)) + _encoded_ids(tokens)
+    return encode_u64(len(tokens)) + _encoded_ids(tokens).tobytes()
 
 
-def _encoded_ids(tokens: Tokens) -> bytes:
+def _encoded_ids(tokens: Tokens) -> NDArray[np.uint64]:
     """Each id as 8 big-endian bytes; as `encode_tokens` raises."""
     if not isinstance(tokens, np.ndarray):
         # numpy would take a boolean for a number.
         if not set(map(type, tokens)) <= {int}:
-            return b"".join(map(encode_u64, tokens))
+            return np.frombuffer(b"".join(map(encode_u64, tokens)), ">u8")
         try:
             tokens = np.array(list(tokens), np.uint64)
         except OverflowError:
             raise ValueError("a token id does not fit an unsigned 64-bit integer") from None
     check_ids(tokens)
-    return tokens.astype(">u8").tobytes()
+    return tokens.astype(">u8")
 
 
 def check_ids(tokens: NDArray[Any]) -> None:
@@ -88,7 +88,7 @@ def cumulative_hash(*pieces: Tokens) -> bytes:
     state = hashlib.sha256(PREFIX_TAG + encode_u64(sum(map(len, pieces))))
     for piece in pieces:
         for start in range(0, max(len(piece), 1), _CHUNK):
-            state.update(_encoded_ids(piece[start : start + _CHUNK]))
+            state.update(_encoded_ids(piece[start : start + _CHUNK]).data)
     return state.digest()
 
 
