@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 from explorer.errors import ExplorerError
@@ -21,8 +22,9 @@ from explorer.trace.policy import Policy
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
-# Between two rollouts, so that calls and pages come first.
+# Between two rollouts: calls and pages come first, so most of the time is theirs.
 _PAUSE_S = 0.01
+_PAUSE_SHARE = 3.0
 
 
 class Rejudging:
@@ -63,8 +65,10 @@ class Rejudging:
                 return
             for rollout_id in fresh[:_AT_ONCE]:
                 seen.add(rollout_id)
+                began = time.monotonic()
                 try:
                     await self._judged.get(rollout_id)
                 except ExplorerError as error:
                     log.warning("rollout %s cannot be judged again: %s", rollout_id, error)
-                await asyncio.sleep(_PAUSE_S)
+                took = time.monotonic() - began
+                await asyncio.sleep(max(_PAUSE_S, _PAUSE_SHARE * took))
