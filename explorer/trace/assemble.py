@@ -19,20 +19,19 @@ from explorer.errors import NotTrainable, RecordInconsistent, RolloutOpen
 from explorer.records import (
     Call,
     CallId,
-    CallStatus,
     Finding,
     Grade,
     LogprobArray,
     Role,
     RolloutRecord,
 )
-from explorer.trace.checks import cut_by_engine
 from explorer.trace.findings import FINDINGS
 from explorer.trace.inputs import hash_inputs
 from explorer.trace.jsontext import dump
 from explorer.trace.mask import excluded
 from explorer.trace.provenance import rollout_facts
 from explorer.trace.refusals import Need, refusals
+from explorer.trace.roles import answered
 from explorer.trace.rowtext import RowText, row_texts, zeros_text
 from explorer.trace.verdict import Judgement
 
@@ -98,8 +97,7 @@ def exported_calls(record: RolloutRecord, judgement: Judgement) -> Iterator[Call
         call = by_id[node.call_id]
         if judgement.roles[node.call_id].role not in roles or call.injected:
             continue
-        whole = call.status is CallStatus.COMMITTED
-        if not whole and not (judgement.policy.train_aborted and cut_by_engine(call)):
+        if not answered(call, train_aborted=judgement.policy.train_aborted):
             continue
         if excluded(call, record.overrides):
             continue

@@ -37,7 +37,7 @@ from explorer.records import (
 from explorer.trace.checks import crossed_versions, cut_by_engine, sentinel_logprobs
 from explorer.trace.findings import FINDINGS, PRECEDENCE
 from explorer.trace.policy import Crossing, Policy
-from explorer.trace.roles import RoleDecision
+from explorer.trace.roles import RoleDecision, answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,7 @@ class CallMask:
 
     def bits(self) -> NDArray[np.int8]:
         """1 where a token trains; one entry per token of the row."""
-        bits = np.zeros(self.length, dtype=np.int8)
-        for span in self.own:
-            if span.reason is MaskReason.SAMPLED:
-                bits[span.start : span.end] = 1
-        return bits
+        return np.concatenate((np.zeros(self.prompt_len, np.int8), self.completion_bits()))
 
     def reasons(self) -> tuple[MaskReason, ...]:
         """The reason of every token of the row, in order."""
@@ -192,7 +188,7 @@ def excluded(call: Call, overrides: Iterable[Override]) -> bool:
 
 
 # What a request must have said explicitly for raw and processed logprobs to coincide.
-_PLAIN: dict[str, tuple[float, ...]] = {
+PLAIN: dict[str, tuple[float, ...]] = {
     "temperature": (1.0,),
     "top_p": (1.0,),
     "top_k": (-1, 0),
@@ -208,7 +204,7 @@ def sampled_plainly(call: Call) -> bool:
     truncation, penalty or constraint, each stated in what was submitted."""
     sent = call.submitted_sampling
     return not call.constraints and all(
-        key in sent and sent[key] in allowed for key, allowed in _PLAIN.items()
+        key in sent and sent[key] in allowed for key, allowed in PLAIN.items()
     )
 
 
@@ -256,7 +252,7 @@ def _whole_call(
     if excluded(call, mine):
         return MaskReason.EXCLUDED_BY_USER
     cut = policy.train_aborted and cut_by_engine(call)
-    if call.status is not CallStatus.COMMITTED and not cut:
+    if not answered(call, train_aborted=policy.train_aborted):
         failed = call.status is CallStatus.FAILED
         return MaskReason.FAILED_CALL if failed else MaskReason.ABORTED
     if call.injected:

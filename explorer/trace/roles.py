@@ -71,7 +71,7 @@ def assign_roles(
     with_tools = any(call.n_tools > 0 for call in calls) or any(
         admission.n_tools > 0 for admission in open_calls
     )
-    discarded, ambiguous = _siblings(tree, by_id)
+    discarded, ambiguous = _siblings(tree, by_id, train_aborted)
     subagents = find_subagents(tree, by_id)
     on_path = _tools_on_path(tree, by_id)
     decisions: dict[CallId, RoleDecision] = {}
@@ -82,7 +82,7 @@ def assign_roles(
             assert override.role is not None
             why = f"{override.who}: {override.reason}"
             decisions[call_id] = RoleDecision(override.role, "override", why)
-        elif call.status in _FAILED and not (train_aborted and cut_by_engine(call)):
+        elif not answered(call, train_aborted=train_aborted):
             kind = call.failure_kind or "no failure kind"
             why = f"the call ended as {call.status} ({kind})"
             decisions[call_id] = RoleDecision(Role.FAILED, "failed_status", why)
@@ -117,6 +117,12 @@ def live(call: Call) -> bool:
     return call.status not in _FAILED
 
 
+def answered(call: Call, *, train_aborted: bool) -> bool:
+    """Whether there is an answer to judge: a whole one, or, where the policy lets such tokens
+    train, one that the engine itself cut short."""
+    return live(call) or (train_aborted and cut_by_engine(call))
+
+
 def sibling_groups(tree: Tree) -> Iterable[list[Node]]:
     """Nodes with the same parent (or none) and exactly the same prompt, two at least."""
     groups: dict[tuple[CallId | None, bytes], list[Node]] = defaultdict(list)
@@ -126,11 +132,15 @@ def sibling_groups(tree: Tree) -> Iterable[list[Node]]:
 
 
 def _siblings(
-    tree: Tree, by_id: Mapping[CallId, Call]
+    tree: Tree, by_id: Mapping[CallId, Call], train_aborted: bool
 ) -> tuple[dict[CallId, CallId], dict[CallId, int]]:
     """Discarded calls with the one that was continued; ambiguous ones with their number."""
     groups = [
-        [node.call_id for node in group if live(by_id[node.call_id])]
+        [
+            node.call_id
+            for node in group
+            if answered(by_id[node.call_id], train_aborted=train_aborted)
+        ]
         for group in sibling_groups(tree)
     ]
     groups = [alive for alive in groups if len(alive) > 1]

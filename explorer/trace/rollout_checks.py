@@ -28,11 +28,10 @@ from explorer.records import (
 from explorer.trace.atif import check_trajectory
 from explorer.trace.breaks import PrefixBreak
 from explorer.trace.causes import BreakCause
-from explorer.trace.checks import cut_by_engine
 from explorer.trace.findings import make_finding
-from explorer.trace.mask import CallMask, logprobs_accepted, raw_coincides
+from explorer.trace.mask import PLAIN, CallMask, logprobs_accepted, raw_coincides
 from explorer.trace.policy import Policy
-from explorer.trace.roles import RoleDecision, live, sibling_groups
+from explorer.trace.roles import RoleDecision, answered, sibling_groups
 from explorer.trace.state import RolloutState
 from explorer.trace.tree import Node, Tree
 
@@ -58,10 +57,8 @@ class Decided:
         return Where(self.record.rollout.rollout_id, call_id)
 
     def ended_with_reply(self, call: Call) -> bool:
-        """Whether there is an answer to judge: a whole one, or, if the policy lets such
-        tokens train, one that the engine cut short."""
-        whole = call.status is CallStatus.COMMITTED
-        return whole or (self.policy.train_aborted and cut_by_engine(call))
+        """Whether there is an answer to judge."""
+        return answered(call, train_aborted=self.policy.train_aborted)
 
     def agent_calls(self) -> list[Node]:
         """Calls of the agent that ended with a reply, in admission order."""
@@ -89,7 +86,8 @@ def check_rollout(decided: Decided) -> tuple[Finding, ...]:
 
 def _turns(decided: Decided) -> Iterator[Finding]:
     where = decided.where()
-    if not any(decided.ended_with_reply(call) for call in decided.record.calls):
+    by_id = decided.by_id
+    if not any(decided.ended_with_reply(by_id[name]) for name in decided.tree.nodes):
         yield make_finding("no_turns", where)
     elif not any(mask.supervised for mask in decided.masks.values()):
         reasons: dict[MaskReason, None] = {}
@@ -199,7 +197,7 @@ def _siblings(decided: Decided) -> Iterator[Finding]:
         detail = f"Calls: {', '.join(discarded[:10])}."
         yield make_finding("discarded_turns", decided.where(), detail)
     for group in sibling_groups(decided.tree):
-        alive = [node for node in group if live(by_id[node.call_id])]
+        alive = [node for node in group if decided.ended_with_reply(by_id[node.call_id])]
         unsure = [node.call_id for node in alive if roles[node.call_id].ambiguous]
         if unsure:
             detail = f"Calls: {', '.join(unsure)}."
@@ -225,17 +223,6 @@ def _twin_of_continued(
         if np.array_equal(mine, theirs):
             return other.call_id
     return None
-
-
-# What a request may ask for that is sent as a no-op, and the value that asks for nothing.
-_NO_OPS: dict[str, tuple[float, ...]] = {
-    "top_p": (1.0,),
-    "top_k": (-1, 0),
-    "min_p": (0.0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
-}
 
 
 def _sampling(decided: Decided) -> Iterator[Finding]:
@@ -266,7 +253,8 @@ def _neutralised(call: Call) -> list[str]:
     asked, sent = call.requested_sampling, call.submitted_sampling
     return [
         name
-        for name, nothing in _NO_OPS.items()
+        for name, nothing in PLAIN.items()
+        if name != "temperature"
         if asked.get(name) is not None and asked[name] not in nothing and name in sent
         if sent[name] in nothing
     ]

@@ -250,5 +250,4 @@ def _against(data: bytes, against: bytes, turns: Turns) -> list[str]:
         return [f"the audit gives no trace: {error.message}"]
     if again == data:
         return []
-    found = list(_differences(orjson.loads(data), orjson.loads(again)))
-    return found
+    return list(_differences(orjson.loads(data), orjson.loads(again)))

@@ -66,6 +66,29 @@ def test_what_an_engine_cut_short_trains_only_when_asked() -> None:
     assert turns[0]["loss_mask"] == [0, 0, 1, 1]
 
 
+def test_a_cut_answer_that_was_thrown_away_trains_under_no_policy() -> None:
+    """The harness asked again, and went on from the whole answer."""
+    keep = Policy("p", train_aborted=True)
+    cut = make_call(
+        "a",
+        1,
+        [1, 2],
+        [3],
+        status=CallStatus.ABORTED,
+        failure_kind=FailureKind.ENGINE_ABORTED,
+        finish_reason="abort",
+    )
+    whole = make_call("b", 2, [1, 2], [4])
+    after = make_call("c", 3, [1, 2, 4, 5], [6])
+    judgement = judge(record(cut, whole, after), keep)
+    assert judgement.roles[cut.call_id].role is Role.DISCARDED
+    assert judgement.supervised_tokens == 2
+    # Of two answers that nobody went on from, neither trains.
+    unsure = judge(record(cut, whole), keep)
+    assert unsure.supervised_tokens == 0
+    assert {item.code for item in unsure.findings} >= {"ambiguous_siblings"}
+
+
 def test_a_crossing_refuses_masks_or_trains() -> None:
     first, second = two_turns()
     crossed = replace(second, weight_version_end=8)
