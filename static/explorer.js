@@ -398,6 +398,12 @@ const shortcuts = {
   2: onPane(() => { setState({ m: "rank" }); }),
   3: onPane(() => { setState({ m: "mask" }); }),
   g: () => { const link = $("[data-group-link]"); if (link) location.assign(link.href); },
+  c: () => {
+    // Of the focused line, else of the turn at the cursor, else the first of the tree.
+    const line = document.activeElement?.closest(".tree li") ?? $(".tree a[aria-current=true]")?.closest(".tree li");
+    const link = (line && $("a.cmp", line)) ?? $(".tree a.cmp");
+    if (link) location.assign(link.href); else return false;
+  },
   "?": showHelp,
   Escape: () => { closeSheet(); return false; },
 };

@@ -122,6 +122,8 @@ class TreeRow:
     href: str = said("Address of the call on its branch.")
     on_branch: bool = said("Whether it lies on the branch shown.")
     broke: BreakNote | None = said("Where its prompt left an earlier call, if it did.")
+    compare_href: str | None = said("Address of it beside the call it parts from, if any.")
+    compare_label: str = said("That link's text: both numbers.")
 
 
 @dataclass(frozen=True, slots=True)

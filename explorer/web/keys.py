@@ -15,6 +15,7 @@ KEYS: tuple[Key, ...] = (
     Key(("m",), "mask hatch on / off"),
     Key(("1", "2", "3"), "colour by logprob, rank, mask"),
     Key(("g",), "the rollout's group"),
+    Key(("c",), "in the turn tree: a turn beside the one it parts from"),
     Key(("?",), "this list"),
     Key(("Esc",), "close this list or the token sheet"),
 )

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from explorer.errors import ExplorerError, NotFound
-from explorer.web import drift, drift_pages, pages, rollout_pages, token_pages
+from explorer.web import compare_pages, drift, drift_pages, pages, rollout_pages, token_pages
 from explorer.web.assets import Static, find
 from explorer.web.contexts import ErrorPage
 from explorer.web.frames import frame
@@ -34,6 +34,7 @@ def mount(app: FastAPI, services: Services) -> None:
     app.state.services = services
     app.include_router(token_pages.router)
     app.include_router(rollout_pages.router)
+    app.include_router(compare_pages.router)
     app.include_router(drift_pages.router)
     app.include_router(drift.router)
     app.include_router(pages.router)

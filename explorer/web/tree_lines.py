@@ -74,6 +74,10 @@ class TreeLines:
             node = self._tree.nodes[self._main_child(node)]
         return node.call_id
 
+    def main_child(self, call_id: CallId) -> CallId:
+        """The continuation of a call that its main branch takes; it must have one."""
+        return self._main_child(self._tree.nodes[call_id])
+
     def _main_child(self, node: Node) -> CallId:
         """The one on the main branch, else the longest that was not thrown away."""
 

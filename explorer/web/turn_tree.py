@@ -118,6 +118,8 @@ class TurnTree:
             href=self._href(leaf, view, "t0" if view.tab == "tokens" else "turn-1"),
             on_branch=True,
             broke=self._break_note(node, decode),
+            compare_href=None,
+            compare_label="",
         )
 
     def _row(
@@ -133,6 +135,7 @@ class TurnTree:
         decision = self.judged.judgement.roles[node.call_id]
         headed = here and node.parent_id is None and node.prompt_len > 0
         anchor = f"t{node.prompt_len}" if view.tab == "tokens" else f"turn-{node.depth + 1}"
+        compare_href, compare_label = self._compare(node)
         return TreeRow(
             call_id=node.call_id,
             label=line.label,
@@ -151,7 +154,31 @@ class TurnTree:
             href=self._href(leaf, view, anchor),
             on_branch=here,
             broke=None if headed else self._break_note(node, decode),
+            compare_href=compare_href,
+            compare_label=compare_label,
         )
+
+    def counterpart(self, node: Node) -> tuple[CallId, str] | None:
+        """The call to compare one with, and why: the sibling that the main branch goes on
+        from, or the call whose sequence its prompt left."""
+        broke = node.break_
+        if broke is not None and (rendered_anew(node) or node.parent_id is None):
+            if self._break_kind(node, broke.cause) == "apart":
+                return None
+            return broke.nearest_call_id, "break"
+        if node.parent_id is None:
+            return None
+        main = self._drawn.main_child(node.parent_id)
+        return None if main == node.call_id else (main, "fork")
+
+    def _compare(self, node: Node) -> tuple[str | None, str]:
+        found = self.counterpart(node)
+        if found is None:
+            return None, ""
+        rollout_id = self.judged.record.rollout.rollout_id
+        href = rollout_href(rollout_id, "compare", a=found[0], b=node.call_id)
+        known = self.labels.get(found[0], words.UNKNOWN)
+        return href, f"compare {known} | {self.labels[node.call_id]}"
 
     def _note(self, call_id: CallId) -> str:
         """The second line of a call that is not plainly the agent's."""

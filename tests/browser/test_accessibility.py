@@ -30,6 +30,8 @@ PAGES = (
     "/rollouts/{refused}/findings",
     "/rollouts/{forked}/custody",
     "/rollouts/{small}/tokens/inspect?t=40",
+    "/rollouts/{forked}/compare",
+    "/compare?id={small}&id={forked}&id={refused}",
 )
 
 
