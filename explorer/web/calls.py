@@ -17,15 +17,19 @@ from explorer.records import Body, BodyKind, Call, CallId
 from explorer.store.interface import Store
 from explorer.web import words
 from explorer.web.contexts import Frame
+from explorer.web.contexts_requests import BodyView, CallRow, RequestPage
 from explorer.web.contexts_rollout import Header
-from explorer.web.contexts_tabs import (
-    BodyView,
-    CallRow,
-    RequestPage,
-)
 from explorer.web.conversation import failure_words
 from explorer.web.frames import rollout_href
+from explorer.web.key_diff import key_changes
 from explorer.web.pretty import body_text, safe_text
+from explorer.web.request_compare import (
+    call_name,
+    neighbour_diff,
+    neighbour_of,
+    sent_note,
+    stream_frames,
+)
 from explorer.web.turn_tree import TurnTree, named_calls
 
 PREVIEW_CHARS = 120
@@ -148,12 +152,18 @@ def body_view(rollout_id: str, body: Body, *, whole: bool) -> BodyView:
 
 
 def request_page(
-    store: Store, judged: Judged, frame: Frame, header: Header, call_id: str, whole: str
+    store: Store,
+    judged: Judged,
+    frame: Frame,
+    header: Header,
+    call_id: str,
+    query: Mapping[str, str],
 ) -> RequestPage:
     """One call, raw.
 
     Args:
-        whole: kind of the body to show whole.
+        query: `all`, the kind of the body to show whole; `against`, the call whose
+            request this one's is compared with.
 
     Raises:
         NotFound: the rollout has no such call.
@@ -168,8 +178,13 @@ def request_page(
     labels = TurnTree(judged).labels
     decision = judged.judgement.roles.get(call.call_id)
     mask = judged.judgement.masks.get(call.call_id)
-    order = list(_BODY_TITLES)
-    bodies = sorted(store.bodies(call.call_id), key=lambda body: order.index(body.kind))
+    bodies = {body.kind: body for body in store.bodies(call.call_id)}
+    before = neighbour_of(judged, call, query.get("against", ""))
+    neighbour = neighbour_diff(store, call, before, bodies, labels)
+    asked, sent = bodies.get(BodyKind.REQUEST), bodies.get(BodyKind.SUBMITTED)
+    changes, note = key_changes(asked.data, sent.data) if asked and sent else ((), "")
+    frames, frames_total, frames_note = stream_frames(bodies.get(BodyKind.REPLY))
+    whole = query.get("all", "")
     tokens = rollout_href(rollout_id, "tokens", branch=call_id)
     return RequestPage(
         frame=frame,
@@ -180,8 +195,22 @@ def request_page(
         why=named_calls(decision.why, labels) if decision else "",
         changed=changed_sampling(call),
         bodies=tuple(
-            body_view(rollout_id, body, whole=whole == body.kind.value) for body in bodies
+            body_view(rollout_id, bodies[kind], whole=whole == kind.value)
+            for kind in _BODY_TITLES
+            if kind in bodies
         ),
+        sent=changes,
+        sent_note=sent_note(call, note) if asked and sent else "",
+        against=call_name(before, labels) if before and neighbour else "",
+        against_href=(
+            rollout_href(rollout_id, f"requests/{before.call_id}")
+            if before and neighbour
+            else ""
+        ),
+        neighbour=neighbour,
+        frames=frames,
+        frames_total=frames_total,
+        frames_note=frames_note,
         tokens_href=f"{tokens}#t{mask.prompt_len}" if mask and mask.length else None,
         previous=rollout_href(rollout_id, f"requests/{names[at - 1]}") if at else None,
         following=(

@@ -19,12 +19,9 @@ from explorer.store.interface import RolloutSummary
 from explorer.web.branches import decode_one, leaf_of, shown_branch
 from explorer.web.calls import ROWS_PER_PAGE, call_row, request_page
 from explorer.web.contexts import Frame
+from explorer.web.contexts_requests import RequestsPage
 from explorer.web.contexts_rollout import Header
-from explorer.web.contexts_tabs import (
-    ConversationPage,
-    ConversationTurn,
-    RequestsPage,
-)
+from explorer.web.contexts_tabs import ConversationPage, ConversationTurn
 from explorer.web.conversation import Conversation
 from explorer.web.desk_access import api_services, require_change
 from explorer.web.details import (
@@ -161,12 +158,12 @@ async def request_detail(request: Request, rollout_id: str, call_id: str) -> Res
     """One call, raw."""
     judged = await judged_or_404(request, rollout_id)
     store = services_of(request).store
-    whole = request.query_params.get("all", "")
+    query = dict(request.query_params)
 
     def work() -> Any:
         header = rollout_header(judged, "requests", members_of(store, judged))
         frame = rollout_frame(request, judged, "requests", last=f"call {call_id[:12]}")
-        return request_page(store, judged, frame, header, call_id, whole)
+        return request_page(store, judged, frame, header, call_id, query)
 
     return await respond(request, work)
 
