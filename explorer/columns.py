@@ -315,6 +315,39 @@ QUARANTINE = Table(
     ("quarantine_id",),
 )
 
+ANNOTATION = Table(
+    "annotation",
+    "What a person wrote about a rollout, a call or a span of tokens; never changes a mask.",
+    (
+        _must("annotation_id", Kind.TEXT, "Id of the annotation."),
+        _ROLLOUT_ID,
+        _must("annotated_time", Kind.TIME, "When it was written.", "UTC"),
+        _must("who", Kind.TEXT, "Who wrote it, as they said."),
+        Column("label", Kind.TEXT, "A short label, to filter by."),
+        Column("note", Kind.TEXT, "Free text."),
+        Column("call_id", Kind.TEXT, "Call it is about; null: the whole rollout."),
+        Column(
+            "span_start", Kind.BIGINT, "First token of the span in the call.", unit="tokens"
+        ),
+        Column("span_end", Kind.BIGINT, "End of the span, not included.", unit="tokens"),
+        Column("withdraws", Kind.TEXT, "Annotation that this row takes back."),
+    ),
+    ("annotation_id",),
+)
+
+SAVED_VIEW = Table(
+    "saved_view",
+    "Named query strings of the rollout list; the latest row of a name counts.",
+    (
+        _must("name", Kind.TEXT, "Name of the view."),
+        _must("saved_time", Kind.TIME, "When it was saved.", "UTC"),
+        _must("who", Kind.TEXT, "Who saved it, as they said."),
+        _must("query", Kind.TEXT, "Query string of the list."),
+        _must("dropped", Kind.BOOL, "Whether this row takes the view away."),
+    ),
+    ("name", "saved_time"),
+)
+
 TABLES: tuple[Table, ...] = (
     SCHEMA_VERSION,
     ROLLOUT,
@@ -324,6 +357,8 @@ TABLES: tuple[Table, ...] = (
     VOCABULARY,
     JUDGEMENT,
     QUARANTINE,
+    ANNOTATION,
+    SAVED_VIEW,
 )
 
 

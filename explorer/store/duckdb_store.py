@@ -27,6 +27,7 @@ from explorer.records import (
     VocabularyEntry,
 )
 from explorer.store import migrations
+from explorer.store.annotations import AnnotationReader
 from explorer.store.bodies import Packed
 from explorer.store.callrows import encode_call, lost_call
 from explorer.store.copy import copy_database, prepare
@@ -35,6 +36,8 @@ from explorer.store.encoder import Encoder
 from explorer.store.interface import BackupReport, JudgementRow, StoreHealth
 from explorer.store.listing import Lister
 from explorer.store.reads import Reader
+from explorer.store.remarks import Annotation, SavedView
+from explorer.store.snapshot import SnapshotTaker
 from explorer.store.space import SpaceGuard
 from explorer.store.spill import SpillJournal, spill_path
 from explorer.store.work import EndedCall, Record, Vocabulary, Work, WorkQueue, size_of
@@ -62,7 +65,7 @@ class StoreOptions:
     app_version: str = ""
 
 
-class DuckDBStore(Reader, Lister):
+class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
     """A `Store` that owns one DuckDB file from construction until `close`."""
 
     def __init__(self, path: Path, options: StoreOptions | None = None) -> None:
@@ -163,6 +166,14 @@ class DuckDBStore(Reader, Lister):
     async def add_judgement(self, row: JudgementRow) -> None:
         """Store the summary of a verdict for listings."""
         await self._submit(row)
+
+    async def add_annotation(self, annotation: Annotation) -> None:
+        """Store what a person wrote."""
+        await self._submit(annotation)
+
+    async def add_view(self, view: SavedView) -> None:
+        """Store a saved view, or that it is dropped."""
+        await self._submit(view)
 
     def health(self) -> StoreHealth:
         """Return the gauges; works while the database does not."""

@@ -15,11 +15,13 @@ from explorer import columns
 from explorer.columns import Table
 from explorer.records import Admission, Certificate, Rollout, RolloutEvent
 from explorer.store import rows
+from explorer.store.annotations import encode_annotation, encode_view
 from explorer.store.bodies import BodyMemory
 from explorer.store.callrows import encode_admission, encode_call
 from explorer.store.database import Database
 from explorer.store.digests import DigestMemory
 from explorer.store.interface import JudgementRow
+from explorer.store.remarks import Annotation, SavedView
 from explorer.store.rows import Row
 from explorer.store.work import EndedCall, Record, Vocabulary, Work
 
@@ -29,6 +31,12 @@ _DUMP_LIMIT = 20_000
 _VALUE_LIMIT = 400
 
 TableRow = tuple[Table, Row]
+_KINDS = {
+    "EndedCall": "call",
+    "RolloutEvent": "event",
+    "JudgementRow": "judgement",
+    "SavedView": "saved_view",
+}
 
 
 class Encoder:
@@ -65,6 +73,10 @@ class Encoder:
             return [(columns.CERTIFICATE, rows.encode_certificate(record))]
         if isinstance(record, JudgementRow):
             return [(columns.JUDGEMENT, rows.encode_judgement(record))]
+        if isinstance(record, Annotation):
+            return [(columns.ANNOTATION, encode_annotation(record))]
+        if isinstance(record, SavedView):
+            return [(columns.SAVED_VIEW, encode_view(record))]
         return self._encode_vocabulary(record)
 
     def forget(self, work: Work) -> None:
@@ -121,10 +133,9 @@ class Encoder:
 def describe(record: Record) -> tuple[str, str, str | None]:
     """Return kind, id and rollout id of a record, printable whatever they hold."""
     inner = record.call if isinstance(record, EndedCall) else record
-    kind = {"EndedCall": "call", "RolloutEvent": "event", "JudgementRow": "judgement"}.get(
-        type(record).__name__, type(record).__name__.lower()
-    )
-    own = getattr(inner, "call_id", None) or getattr(inner, "certificate_id", None)
+    kind = _KINDS.get(type(record).__name__, type(record).__name__.lower())
+    names = ("annotation_id", "call_id", "certificate_id", "name")
+    own = next((found for name in names if (found := getattr(inner, name, None))), None)
     rollout = getattr(inner, "rollout_id", None)
     return kind, _printable(own or rollout), None if rollout is None else _printable(rollout)
 

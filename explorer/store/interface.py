@@ -11,7 +11,7 @@ safe from any thread; call them inside `asyncio.to_thread`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +32,7 @@ from explorer.records import (
     TokenizerId,
     VocabularyEntry,
 )
+from explorer.store.remarks import Annotation, LabelCount, SavedView
 
 
 class RolloutStatus(StrEnum):
@@ -223,6 +224,27 @@ class CompactReport:
     size_after: int
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the SQL console may see: Parquet files by table name, and ``views`` over them.
+
+    ``n_rollouts`` of ``total_rollouts`` are in it, the newest ones.
+    """
+
+    files: Mapping[str, bytes]
+    views: tuple[str, ...]
+    taken_us: int
+    build_s: float
+    n_rollouts: int
+    total_rollouts: int
+    n_calls: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(len(data) for data in self.files.values())
+
+
 class Store(Protocol):
     """The one interface of a store. Errors: `StoreFailed` and its subclasses."""
 
@@ -249,6 +271,24 @@ class Store(Protocol):
 
     async def add_judgement(self, row: JudgementRow) -> None:
         """Store the summary of a verdict for listings."""
+
+    async def add_annotation(self, annotation: Annotation) -> None:
+        """Store what a person wrote about a rollout, or that it is withdrawn."""
+
+    async def add_view(self, view: SavedView) -> None:
+        """Store a saved view; a later row of its name replaces or drops it."""
+
+    def annotations(self, rollout_id: RolloutId) -> tuple[Annotation, ...]:
+        """Return what stands about a rollout, in the order it was written."""
+
+    def annotation(self, annotation_id: str) -> Annotation | None:
+        """Return one annotation that was not withdrawn."""
+
+    def labels(self) -> tuple[LabelCount, ...]:
+        """Return every label in use with the number of its rollouts, the commonest first."""
+
+    def views(self) -> tuple[SavedView, ...]:
+        """Return the saved views by name."""
 
     def rollout(self, rollout_id: RolloutId) -> Rollout | None:
         """Return the rollout, or None when it is unknown or deleted."""
@@ -315,6 +355,9 @@ class Store(Protocol):
 
         Raises `StoreFailed` when the target exists.
         """
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of what the SQL console may see."""
 
     def quarantined(self) -> tuple[QuarantinedRow, ...]:
         """Return the rows that could not be written, newest first."""

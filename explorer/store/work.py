@@ -24,6 +24,7 @@ from explorer.records import (
     VocabularyEntry,
 )
 from explorer.store.interface import JudgementRow
+from explorer.store.remarks import Annotation, SavedView
 
 GROUP_ITEMS = 256
 GROUP_BYTES = 4 * 1024 * 1024
@@ -45,7 +46,15 @@ class Vocabulary:
 
 
 Record = (
-    Rollout | RolloutEvent | Admission | EndedCall | Certificate | Vocabulary | JudgementRow
+    Rollout
+    | RolloutEvent
+    | Admission
+    | EndedCall
+    | Certificate
+    | Vocabulary
+    | JudgementRow
+    | Annotation
+    | SavedView
 )
 
 

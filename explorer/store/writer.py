@@ -32,6 +32,7 @@ from explorer.store.commit import (
 from explorer.store.database import Database, is_unusable
 from explorer.store.encoder import ENCODE_ERRORS, Encoder, TableRow, describe, dump
 from explorer.store.interface import JudgementRow
+from explorer.store.remarks import Annotation, SavedView
 from explorer.store.rows import encode_quarantined
 from explorer.store.spill import SpillJournal
 from explorer.store.work import EndedCall, Vocabulary, Work, WorkQueue, answer
@@ -42,7 +43,7 @@ _IDLE_WAIT_S = 0.5
 _CHECKPOINT_WAL_BYTES = 4 * 1024 * 1024  # worth a checkpoint while nobody waits
 _REOPEN_FIRST_S, _REOPEN_LAST_S = 0.1, 5.0
 # These can wait for the database; only calls and events of known rollouts are spilled.
-_NOT_SPILLED = (Rollout, Vocabulary, JudgementRow)
+_NOT_SPILLED = (Rollout, Vocabulary, JudgementRow, Annotation, SavedView)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 import duckdb
 
 from explorer.errors import StoreDamaged, StoreFailed
-from explorer.store.migrations import m0001_initial, m0002_streaming, m0003_harness_config
+from explorer.store.migrations import (
+    m0001_initial,
+    m0002_streaming,
+    m0003_harness_config,
+    m0004_annotations,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "initial", m0001_initial.STATEMENTS),
     Migration(2, "streaming", m0002_streaming.STATEMENTS),
     Migration(3, "harness_config", m0003_harness_config.STATEMENTS),
+    Migration(4, "annotations", m0004_annotations.STATEMENTS),
 )
 
 
