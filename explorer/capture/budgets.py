@@ -71,6 +71,16 @@ class Ledger:
         """Whether a call's prompt must be counted before it may be reserved."""
         return bool(self._limits["total_tokens"] or self._limits["context_tokens"])
 
+    @property
+    def used(self) -> dict[str, int]:
+        """What ended calls have taken of the budgets that are counted."""
+        with self._lock:
+            return {
+                "calls": self._calls,
+                "output_tokens": self._output,
+                "total_tokens": self._total,
+            }
+
     def remaining_s(self, time_us: int) -> float | None:
         """Seconds of wall time that are left, None without such a budget."""
         limit = self._limits["wall_s"]

@@ -9,15 +9,24 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
-from explorer.web import contexts_compare, contexts_requests, contexts_rollout, contexts_tabs
+from explorer.web import (
+    contexts_compare,
+    contexts_notes,
+    contexts_requests,
+    contexts_rollout,
+    contexts_tabs,
+    contexts_timing,
+)
 from explorer.web.contexts import PAGES
 
 # Importing a module registers its pages.
 MODULES = (
+    contexts_notes.__name__,
     contexts_rollout.__name__,
     contexts_tabs.__name__,
     contexts_compare.__name__,
     contexts_requests.__name__,
+    contexts_timing.__name__,
 )
 
 

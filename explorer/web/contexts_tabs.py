@@ -87,44 +87,6 @@ class ConversationPage:
     more_href: str | None = said("Address of the next turns, null at the end.")
 
 
-@dataclass(frozen=True, slots=True)
-class TimingRow:
-    """One call in time."""
-
-    label: str = said("The call's number in admission order.")
-    turn: str = said("Its number in the turn tree.")
-    role: str = said("Role of the call.")
-    call_href: str = said("Address of its request.")
-    start_ms: float = said("Start after the first call, in milliseconds.")
-    total_ms: float = said("Duration seen by the harness.")
-    total_text: str = said("The duration as shown.")
-    engine_ms: float | None = said("Of it, in the engine; null when not recorded.")
-    engine_text: str = said("The engine's share as shown.")
-    tokens: int = said("Sampled tokens.")
-    rate: float | None = said("Sampled tokens per second of engine time.")
-    failed: bool = said("Whether the call failed.")
-    x: float = said("Left edge of its bar, 0 to 1000.")
-    width: float = said("Width of its bar.")
-    engine_width: float = said("Width of the engine's share.")
-
-
-@page
-@dataclass(frozen=True, slots=True)
-class TimingPage:
-    """`/rollouts/{rollout_id}/timing`: a waterfall and its table."""
-
-    template: ClassVar[str] = "timing.html"
-    frame: Frame = said("What surrounds the page.")
-    header: Header = said("What every tab shows.")
-    rows: tuple[TimingRow, ...] = said("Calls in admission order.")
-    span_ms: float = said("From the first start to the last end.")
-    span_text: str = said("The span as shown.")
-    engine_ms: float = said("Engine time of all calls that recorded it.")
-    engine_text: str = said("The engine time as shown.")
-    unrecorded: int = said("Calls without a recorded engine time.")
-    open_calls: int = said("Calls still in flight.")
-
-
 @page
 @dataclass(frozen=True, slots=True)
 class GroupPage:

@@ -1,4 +1,4 @@
-"""Builds the timing, group, provenance, findings and custody tabs.
+"""Builds the group, provenance, findings and custody tabs.
 
 Owns: what these tabs say. Must not know: HTML, HTTP.
 """
@@ -13,7 +13,7 @@ import orjson
 
 from explorer import __version__
 from explorer.export.judged import Judged
-from explorer.records import CallId, CallStatus, EventKind, Finding, MaskReason
+from explorer.records import CallId, EventKind, Finding, MaskReason
 from explorer.store.interface import RolloutSummary
 from explorer.trace.atif import agreement
 from explorer.trace.trajectory import PAYLOAD_KEY, trajectory_of
@@ -30,8 +30,6 @@ from explorer.web.contexts_tabs import (
     GroupPage,
     ProvenancePage,
     SamplingRow,
-    TimingPage,
-    TimingRow,
 )
 from explorer.web.deciding import decision_form, decision_rows
 from explorer.web.frames import rollout_href
@@ -39,59 +37,6 @@ from explorer.web.lists import group_row, now_us
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
 from explorer.web.turn_tree import TurnTree, named_calls
-
-CHART_WIDTH = 1000.0
-
-
-def timing_page(judged: Judged, frame: Frame, header: Header) -> TimingPage:
-    """A waterfall of the calls and its table."""
-    calls = judged.record.calls
-    first = min((call.started_us for call in calls), default=0)
-    last = max((call.ended_us for call in calls), default=0)
-    span_ms = max((last - first) / 1000, 0.001)
-    rollout_id = judged.record.rollout.rollout_id
-    labels = TurnTree(judged).labels
-    rows = []
-    for call in calls:
-        start_ms, total_ms = (
-            (call.started_us - first) / 1000,
-            (call.ended_us - call.started_us) / 1000,
-        )
-        decision = judged.judgement.roles.get(call.call_id)
-        tokens = call.completion_len or 0
-        scale = CHART_WIDTH / span_ms
-        engine_ms = call.engine_ms
-        rows.append(
-            TimingRow(
-                label=str(call.sequence),
-                turn=labels.get(call.call_id, words.NONE),
-                role=decision.role.value if decision else words.NONE,
-                call_href=rollout_href(rollout_id, f"requests/{call.call_id}"),
-                start_ms=start_ms,
-                total_ms=total_ms,
-                total_text=words.duration(total_ms),
-                engine_ms=engine_ms,
-                engine_text=words.duration(engine_ms),
-                tokens=tokens,
-                rate=round(1000 * tokens / engine_ms, 2) if engine_ms and tokens else None,
-                failed=call.status is not CallStatus.COMMITTED,
-                x=round(start_ms * scale, 1),
-                width=round(max(1.5, total_ms * scale), 1),
-                engine_width=round(min(total_ms, engine_ms or 0.0) * scale, 1),
-            )
-        )
-    engine = sum(call.engine_ms for call in calls if call.engine_ms is not None)
-    return TimingPage(
-        frame=frame,
-        header=header,
-        rows=tuple(rows),
-        span_ms=span_ms,
-        span_text=words.duration(span_ms),
-        engine_ms=engine,
-        engine_text=words.duration(engine),
-        unrecorded=sum(call.engine_ms is None for call in calls),
-        open_calls=len(judged.record.open_calls),
-    )
 
 
 def group_page(

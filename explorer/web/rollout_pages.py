@@ -29,7 +29,6 @@ from explorer.web.details import (
     findings_page,
     group_page,
     provenance_page,
-    timing_page,
 )
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
@@ -37,6 +36,7 @@ from explorer.web.overriding import read_override_form
 from explorer.web.pages import page_and_twin
 from explorer.web.render import respond
 from explorer.web.services import services_of
+from explorer.web.timing import timing_page
 from explorer.web.turn_tree import TurnTree, View
 
 router = APIRouter(include_in_schema=False)
@@ -65,7 +65,8 @@ async def tab(request: Request, rollout_id: str, name: str, build: Build) -> Res
 
     def work() -> Any:
         members = members_of(store, judged)
-        header = rollout_header(judged, name, members, branch)
+        noted = store.annotations(judged.record.rollout.rollout_id)
+        header = rollout_header(judged, name, members, branch, notes=noted)
         return build(judged, rollout_frame(request, judged, name), header, members)
 
     return await respond(request, work)
@@ -93,6 +94,7 @@ async def conversation(
         leaf = leaf_of(tree, branch)
         view = View(leaf, "conversation", {})
         members = members_of(services.store, judged)
+        noted = services.store.annotations(judged.record.rollout.rollout_id)
         turns: list[ConversationTurn] = []
         following, total, broke = None, 0, None
 
@@ -109,7 +111,7 @@ async def conversation(
             more = rollout_href(rollout_id, "conversation", branch=leaf, turn=following)
         return ConversationPage(
             frame=rollout_frame(request, judged, "conversation"),
-            header=rollout_header(judged, "conversation", members, leaf),
+            header=rollout_header(judged, "conversation", members, leaf, notes=noted),
             tree=tree.rows(view, decode),
             branches=tree.branches(view),
             branch=leaf or "",
@@ -123,10 +125,10 @@ async def conversation(
 
 
 @page_and_twin(router, "/rollouts/{rollout_id}/timing")
-async def timing(request: Request, rollout_id: str) -> Response:
+async def timing(request: Request, rollout_id: str, start: int = 0) -> Response:
     """A waterfall and its table."""
     return await tab(
-        request, rollout_id, "timing", lambda judged, f, h, _: timing_page(judged, f, h)
+        request, rollout_id, "timing", lambda judged, f, h, _: timing_page(judged, f, h, start)
     )
 
 
@@ -161,7 +163,8 @@ async def request_detail(request: Request, rollout_id: str, call_id: str) -> Res
     query = dict(request.query_params)
 
     def work() -> Any:
-        header = rollout_header(judged, "requests", members_of(store, judged))
+        noted = store.annotations(judged.record.rollout.rollout_id)
+        header = rollout_header(judged, "requests", members_of(store, judged), notes=noted)
         frame = rollout_frame(request, judged, "requests", last=f"call {call_id[:12]}")
         return request_page(store, judged, frame, header, call_id, query)
 
