@@ -11,6 +11,7 @@
         NotFound           404  no such object
         UpgradeUnsupported 426  websockets are not spoken here
         NotTrainable       409  with the verdict's reasons
+        QueryFailed        422  an SQL query, in the database's words
         AccessDenied       403  host, origin, sign-in or grant
       UpstreamFailed       the engine did not answer as it must
         EngineUnavailable  502  no connection, or the engine died
@@ -117,6 +118,11 @@ class RolloutOpen(RequestRefused):
 class NotTrainable(RequestRefused):
     status = 409
     code = "not_trainable"
+
+
+class QueryFailed(RequestRefused):
+    status = 422
+    code = "query_failed"
 
 
 class AccessDenied(RequestRefused):
