@@ -31,7 +31,7 @@ from explorer.settings import Settings
 from explorer.store.interface import Store
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
-from explorer.web import api, exports
+from explorer.web import api, exports, notes
 from explorer.web.desk_access import ApiServices
 from explorer.web.services import Services
 from explorer.web.setup import mount
@@ -125,6 +125,7 @@ class Application:
         )
         app.include_router(api.router)
         app.include_router(exports.router)
+        app.include_router(notes.programs)
         app.include_router(api.probes)
         mount(app, services)
         return app

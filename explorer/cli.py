@@ -67,6 +67,7 @@ def _private() -> None:
     help="Count an engine without a passing certificate as trainable; exports say so.",
 )
 @options.policy
+@options.sql_console
 def serve(**flags: Any) -> None:
     """Serve the proxy and the pages."""
     from explorer import server
@@ -82,6 +83,7 @@ def serve(**flags: Any) -> None:
 @options.host
 @options.store
 @options.policy
+@options.sql_console
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of the tasks.")
 @click.option("--attempts", type=int, default=4, show_default=True, help="Rollouts a task.")
 @click.option("--exit", "leave", is_flag=True, help="Record, then exit instead of serving.")
@@ -93,6 +95,7 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
 
     if flags["store"] is None:
         flags["store"] = Path("demo-store") / "rollouts.duckdb"
+    flags["sql_console"] = bool(flags["sql_console"])
     settings = load(**flags, engine="tiny")
     settings.store.parent.mkdir(parents=True, exist_ok=True)
 
@@ -196,6 +199,9 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
 )
 @click.option("--needs", default="", help="What the reader cannot do without: reward.")
 @click.option(
+    "--notes", is_flag=True, help="Capture audit: with the labels and notes of people."
+)
+@click.option(
     "--view",
     metavar="QUERY",
     help="Every rollout of a list, by its filters: run=nightly&trainable=yes.",
@@ -213,7 +219,12 @@ def export(view: str | None, **flags: Any) -> None:
     if not named and view is None:
         raise click.UsageError("name rollouts, or give --view QUERY (an empty one: all)")
     order = exporting.Order(
-        named, view, flags.pop("format_"), flags.pop("out"), flags.pop("needs")
+        named,
+        view,
+        flags.pop("format_"),
+        flags.pop("out"),
+        flags.pop("needs"),
+        flags.pop("notes"),
     )
     sys.exit(exporting.export(load(**flags), order))
 

@@ -48,6 +48,7 @@ class Order:
         format: a key of `FORMATS`.
         out: a file, or a folder where there may be several.
         needs: what the reader cannot do without, comma-separated.
+        notes: whether the Capture audit holds labels and notes of people.
     """
 
     rollout_ids: tuple[str, ...]
@@ -55,6 +56,7 @@ class Order:
     format: str
     out: Path
     needs: str = ""
+    notes: bool = False
 
     @property
     def several(self) -> bool:
@@ -65,6 +67,8 @@ class Order:
     def address(self) -> str:
         """Below the rollout's own address."""
         address, _ = FORMATS[self.format]
+        if self.notes and self.format == "capture-audit":
+            return f"{address}?notes=1"
         asks = self.needs and self.format == "training-trace"
         return f"{address}?needs={self.needs}" if asks else address
 

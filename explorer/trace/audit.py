@@ -46,18 +46,24 @@ PLAIN_FIELDS: tuple[str, ...] = tuple(
 )
 
 
-def capture_audit(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes]:
+def capture_audit(
+    record: RolloutRecord, judgement: Judgement, annotations: Any = None
+) -> Iterator[bytes]:
     """The audit as JSON, one chunk per call; any record has one.
+
+    Args:
+        annotations: labels and notes of people as JSON values, where they were asked for;
+            nothing here reads them.
 
     Raises:
         RecordInconsistent: the judgement is not of this record; while it is written, that
             alternatives on record are no JSON.
     """
     same_inputs(record, judgement)
-    return _chunks(record, judgement)
+    return _chunks(record, judgement, annotations)
 
 
-def _chunks(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes]:
+def _chunks(record: RolloutRecord, judgement: Judgement, annotations: Any) -> Iterator[bytes]:
     head = {
         "schema_version": AUDIT_SCHEMA_VERSION,
         "format": AUDIT_FORMAT,
@@ -82,7 +88,8 @@ def _chunks(record: RolloutRecord, judgement: Judgement) -> Iterator[bytes]:
         codes = [item.code for item in found.get(call.call_id, ())]
         entry = _stored(call) | digests.of(call) | _decided(judgement, call, codes)
         yield (b"," if place else b"") + dump(entry)
-    yield b"]}"
+    said = b"" if annotations is None else b',"annotations":' + dump(annotations)
+    yield b"]" + said + b"}"
 
 
 def totals(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:

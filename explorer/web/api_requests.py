@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -106,7 +107,7 @@ def _lone_surrogate(text: str) -> bool:
     return False
 
 
-def only(body: Mapping[str, Any], allowed: set[str]) -> None:
+def only(body: Mapping[str, Any], allowed: AbstractSet[str]) -> None:
     unknown = sorted(set(body) - allowed)
     if unknown:
         raise InvalidValue(

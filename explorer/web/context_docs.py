@@ -11,9 +11,11 @@ from typing import Any, get_args, get_type_hints
 
 from explorer.web import (
     contexts_compare,
+    contexts_messages,
     contexts_notes,
     contexts_requests,
     contexts_rollout,
+    contexts_sql,
     contexts_tabs,
     contexts_timing,
 )
@@ -21,12 +23,14 @@ from explorer.web.contexts import PAGES
 
 # Importing a module registers its pages.
 MODULES = (
+    contexts_sql.__name__,
     contexts_notes.__name__,
     contexts_rollout.__name__,
     contexts_tabs.__name__,
     contexts_compare.__name__,
     contexts_requests.__name__,
     contexts_timing.__name__,
+    contexts_messages.__name__,
 )
 
 

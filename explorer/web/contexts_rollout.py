@@ -83,6 +83,8 @@ class Header:
     neighbours: Neighbours | None = said("Place in the group, null when it is alone.")
     group_href: str = said("Address of the group tab.")
     downloads: tuple[Download, ...] = said("What can be downloaded.")
+    labels: tuple[str, ...] = said("Labels that people gave the whole rollout.")
+    notes_href: str = said("Address of the notes tab.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,8 @@ class TokenFacts:
     call_id: str = said("The call.")
     call_href: str = said("Address of the call's request.")
     href: str = said("Address of this token.")
+    notes: tuple[str, ...] = said("What people wrote about a span that holds it.")
+    note_href: str = said("The form that writes about it.")
     decide_href: str | None = said("Form to leave it out of training, None if not sampled.")
 
 

@@ -15,6 +15,7 @@ import hashlib
 import io
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import orjson
 import zstandard
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
@@ -55,28 +56,49 @@ async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Res
 async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Response:
     """Every call that reached the proxy, with roles, masks, findings and totals.
 
-    `?format=contract` gives the shape of OpenEnv's old `contract.json`.
+    `?format=contract` gives the shape of OpenEnv's old `contract.json`; `?notes=1` adds the
+    labels and notes of people under `annotations`.
     """
-    _only(request, "format")
+    _only(request, "format", "notes")
     judged = await judged_or_404(api, rollout_id)
     wanted = request.query_params.get("format", "audit")
     if wanted not in ("audit", "contract"):
         raise InvalidValue("`format` of the Capture audit is `audit` or `contract`")
-    write = contract if wanted == "contract" else capture_audit
-
-    def make() -> Iterator[bytes]:
-        return write(judged.record, judged.judgement)
-
+    noted = request.query_params.get("notes", "0")
+    if noted not in ("0", "1"):
+        raise InvalidValue("`notes` is 1 to have labels and notes, or 0")
+    if wanted == "contract":
+        if noted == "1":
+            raise InvalidValue("`notes` goes with the Capture audit, not with `contract`")
+        return await _download(
+            request, judged, lambda: contract(judged.record, judged.judgement), "contract"
+        )
+    if noted == "0":
+        return await _download(
+            request,
+            judged,
+            lambda: capture_audit(judged.record, judged.judgement),
+            "capture-audit",
+        )
+    found = await asyncio.to_thread(api.store.annotations, judged.record.rollout.rollout_id)
+    said = [shapes.plain(item) for item in found]
+    # Notes are no input of the verdict, so the judged rollout does not change with them.
+    stamp = hashlib.sha256(orjson.dumps(said)).hexdigest()
     return await _download(
-        request, judged, make, "contract" if wanted == "contract" else "capture-audit"
+        request,
+        judged,
+        lambda: capture_audit(judged.record, judged.judgement, said),
+        "capture-audit",
+        f"notes-{stamp}",
     )
 
 
-def _only(request: Request, known: str) -> None:
+def _only(request: Request, *known: str) -> None:
     """A misspelt `needs` must not give what it was to refuse."""
     for name in request.query_params:
-        if name != known:
-            raise InvalidValue(f"there is no parameter `{name}` here; there is `{known}`")
+        if name not in known:
+            there = " and ".join(f"`{each}`" for each in known)
+            raise InvalidValue(f"there is no parameter `{name}` here; there is {there}")
 
 
 def _needs(given: list[str]) -> tuple[Need, ...]:
@@ -112,10 +134,12 @@ def _encoding(request: Request) -> str:
     return best if accepted.get(best, 0.0) > 0 else "identity"
 
 
-async def _download(request: Request, judged: Judged, make: Make, kind: str) -> Response:
+async def _download(
+    request: Request, judged: Judged, make: Make, kind: str, content_of: str = ""
+) -> Response:
     # A refusal comes before anything else, so that it is a 409 whatever was asked.
     await asyncio.to_thread(make)
-    content = await asyncio.to_thread(_content, judged, kind, make)
+    content = await asyncio.to_thread(_content, judged, content_of or kind, make)
     encoding = _encoding(request)
     suffix = "" if encoding == "identity" else f"-{encoding}"
     etag = f'"{content.sha256}{suffix}"'

@@ -14,6 +14,7 @@ from fastapi import Request
 from explorer.export.judged import Judged
 from explorer.records import Grade
 from explorer.store.interface import RolloutSummary, Store
+from explorer.store.remarks import Annotation
 from explorer.trace.verdict import Judgement
 from explorer.web import words
 from explorer.web.contexts import Crumb, Frame
@@ -25,6 +26,7 @@ from explorer.web.contexts_rollout import (
     Verdict,
 )
 from explorer.web.frames import frame, rollout_href, run_href
+from explorer.web.pretty import safe_text
 
 TABS = (
     ("conversation", "Conversation"),
@@ -34,6 +36,7 @@ TABS = (
     ("group", "Group"),
     ("provenance", "Provenance"),
     ("findings", "Findings"),
+    ("notes", "Notes"),
     ("custody", "Custody"),
 )
 # Tabs that show one branch, so that a link between them keeps it.
@@ -103,12 +106,14 @@ def rollout_header(
     members: Sequence[RolloutSummary],
     branch: str | None = None,
     query: str = "",
+    notes: Sequence[Annotation] = (),
 ) -> Header:
     """The header of one tab.
 
     Args:
         branch: the branch shown, kept by links to the other tabs that show one.
         query: view state that links to neighbours keep.
+        notes: what people wrote; labels of the whole rollout become chips.
     """
     rollout, judgement = judged.record.rollout, judged.judgement
     grades = [finding.grade for finding in judgement.findings]
@@ -117,6 +122,7 @@ def rollout_header(
         "requests": len(judged.record.calls),
         "findings": n_fatal + n_warn or None,
         "group": len(members) if len(members) > 1 else None,
+        "notes": len(notes) or None,
     }
     tabs = tuple(
         Tab(
@@ -152,6 +158,12 @@ def rollout_header(
         neighbours=_neighbours(rollout.rollout_id, tab, members, query),
         group_href=rollout_href(rollout.rollout_id, "group"),
         downloads=_downloads(judgement),
+        labels=tuple(
+            dict.fromkeys(
+                safe_text(item.label) for item in notes if item.label and item.call_id is None
+            )
+        ),
+        notes_href=rollout_href(rollout.rollout_id, "notes"),
     )
 
 

@@ -14,7 +14,17 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from explorer.errors import ExplorerError, NotFound
-from explorer.web import compare_pages, drift, drift_pages, pages, rollout_pages, token_pages
+from explorer.web import (
+    compare_pages,
+    drift,
+    drift_pages,
+    message_pages,
+    notes,
+    pages,
+    rollout_pages,
+    sql_pages,
+    token_pages,
+)
 from explorer.web.assets import Static, find
 from explorer.web.contexts import ErrorPage
 from explorer.web.frames import frame
@@ -35,8 +45,11 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(token_pages.router)
     app.include_router(rollout_pages.router)
     app.include_router(compare_pages.router)
+    app.include_router(message_pages.router)
     app.include_router(drift_pages.router)
     app.include_router(drift.router)
+    app.include_router(notes.router)
+    app.include_router(sql_pages.router)
     app.include_router(pages.router)
     app.mount("/static", Static(directory=find("static")), name="static")
     app.add_exception_handler(ExplorerError, on_explorer_error)

@@ -106,6 +106,7 @@ def tokens_page(
     def decode(token: int | None) -> str:
         return decode_one(services, judged, token)
 
+    notes = services.store.annotations(rollout_id)
     neighbours = {name: value for name, value in asked.state().items() if name != "branch"}
     return TokensPage(
         frame=rollout_frame(request, judged, "tokens"),
@@ -115,6 +116,7 @@ def tokens_page(
             members_of(services.store, judged),
             leaf,
             "&".join(f"{name}={value}" for name, value in neighbours.items()),
+            notes,
         ),
         tree=tree.rows(view, decode),
         branches=tree.branches(view),
@@ -134,7 +136,7 @@ def tokens_page(
         minimap=minimap(shown.view) if shown else (),
         legend=legend(judged, shown.view if shown else None),
         problem="" if shown else no_tokens(judged, leaf is not None),
-        inspected=token_facts(judged, shown, at) if shown and at is not None else None,
+        inspected=token_facts(judged, shown, at, notes) if shown and at is not None else None,
     )
 
 
@@ -205,7 +207,12 @@ async def inspect(request: Request, rollout_id: str) -> Response:
         request,
         lambda: InspectPage(
             frame=rollout_frame(request, judged, "tokens", last=f"token {at}"),
-            token=token_facts(judged, shown, at),
+            token=token_facts(
+                judged,
+                shown,
+                at,
+                services_of(request).store.annotations(judged.record.rollout.rollout_id),
+            ),
         ),
         template="inspect.html" if fragment else None,
     )

@@ -7,14 +7,15 @@ Must not know: HTTP; the markup of single tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from explorer.export.judged import Judged
-from explorer.records import Call, MaskReason, Override, Role
+from explorer.records import Call, CallId, MaskReason, Override, Role
+from explorer.store.remarks import Annotation
 from explorer.trace.branch import Segment
 from explorer.trace.decode import Piece, pieces, visible
 from explorer.web import words
@@ -210,7 +211,9 @@ def _temperature(calls: list[Call]) -> str:
     return f"T={seen.pop():g}"
 
 
-def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
+def token_facts(
+    judged: Judged, shown: Shown, index: int, notes: Sequence[Annotation] = ()
+) -> TokenFacts:
     """Everything recorded about one token of a branch."""
     view, piece = shown.view, shown.pieces[index]
     segment = view.segment_at(index)
@@ -248,8 +251,27 @@ def token_facts(judged: Judged, shown: Shown, index: int) -> TokenFacts:
         call_id=segment.call_id,
         call_href=rollout_href(rollout_id, f"requests/{segment.call_id}"),
         href=href,
+        notes=_written(notes, segment.call_id, index),
+        note_href=_note_href(rollout_id, segment.call_id, index),
         decide_href=_decide_href(rollout_id, segment.call_id, index) if sampled else None,
     )
+
+
+def _written(notes: Sequence[Annotation], call_id: CallId, index: int) -> tuple[str, ...]:
+    """What people wrote about spans of this call that hold the token."""
+    found = []
+    for item in notes:
+        if item.call_id != call_id or item.start is None or item.end is None:
+            continue
+        if item.start <= index < item.end:
+            parts = (item.who, item.label, item.note)
+            found.append(": ".join(safe_text(part) for part in parts if part))
+    return tuple(found)
+
+
+def _note_href(rollout_id: str, call_id: CallId, index: int) -> str:
+    page = rollout_href(rollout_id, "notes", call=call_id, start=index, end=index + 1)
+    return f"{page}#write"
 
 
 def _said_by_people(
