@@ -41,6 +41,12 @@ policy = click.option(
     "--policy", help="What may train: default, strict, async, or a TOML file of your own."
 )
 
+sql_console = click.option(
+    "--sql-console/--no-sql-console",
+    default=None,
+    help="Let the operator run SQL (default: on loopback, and not in demo).",
+)
+
 trajectory = click.option(
     "--trajectory",
     type=click.Path(path_type=Path, dir_okay=False),

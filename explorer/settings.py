@@ -167,6 +167,13 @@ class Settings(BaseSettings):
     top_logprobs: int = Field(
         0, ge=0, le=20, description="Alternatives recorded per sampled token (0 to 20)."
     )
+    sql_console: bool | None = Field(
+        None,
+        description=(
+            "Let the operator run SQL over a copy of the store, each query in a process of its "
+            "own. Default: on where only this machine can reach the server, and off in `demo`."
+        ),
+    )
     min_free_bytes: int = Field(
         256 * 1024 * 1024,
         ge=0,
@@ -217,6 +224,11 @@ class Settings(BaseSettings):
     def on_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
         return is_loopback(self.host)
+
+    @property
+    def sql_console_on(self) -> bool:
+        """Whether the SQL console answers."""
+        return self.on_loopback if self.sql_console is None else self.sql_console
 
 
 def is_loopback(host: str) -> bool:

@@ -112,7 +112,10 @@ class Console:
     """
 
     def __init__(
-        self, take: Callable[[], Snapshot], stamp: Callable[[], int], limits: Limits | None = None
+        self,
+        take: Callable[[], Snapshot],
+        stamp: Callable[[], int],
+        limits: Limits | None = None,
     ) -> None:
         self._take = take
         self._stamp = stamp
@@ -130,7 +133,9 @@ class Console:
             CapacityReached: as many as may run at once do.
         """
         if len(sql) > MOST_SQL:
-            raise QueryFailed(f"a query has at most {MOST_SQL:,} characters; this has {len(sql):,}")
+            raise QueryFailed(
+                f"a query has at most {MOST_SQL:,} characters; this has {len(sql):,}"
+            )
         if not self._running.acquire(blocking=False):
             raise CapacityReached(
                 f"{self.limits.at_once} queries are running already; try again in a moment"

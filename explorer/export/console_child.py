@@ -1,4 +1,4 @@
-"""The process that answers one SQL query and ends: `python -I -m explorer.export.console_child`.
+"""The process that answers one SQL query and ends; `console` starts it.
 
 Owns: giving up rights, loading the copy, shutting the database in, and writing the answer.
 Must not know: the store, HTTP, who asks. It imports nothing of ours, so that it starts fast.
@@ -93,7 +93,7 @@ def prepare(duckdb: Any, request: dict[str, Any]) -> Any:
     for name, descriptor in request["tables"]:
         folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
         connection.execute(
-            f'CREATE TABLE "{name}" AS SELECT * FROM read_parquet(\'{folder}/{descriptor}\')'  # noqa: S608
+            f"CREATE TABLE \"{name}\" AS SELECT * FROM read_parquet('{folder}/{descriptor}')"  # noqa: S608
         )
         os.close(descriptor)
     for view in request["views"]:
@@ -148,8 +148,8 @@ def answer(connection: Any, request: dict[str, Any]) -> None:
     """Run the one statement and write its rows, as far as they may go."""
     statements = connection.extract_statements(request["sql"])
     if len(statements) != 1:
-        count = len(statements)
-        say(error=f"give exactly one statement; there {'is none' if not count else f'are {count}'}")
+        count = f"are {len(statements)}" if statements else "is none"
+        say(error=f"give exactly one statement; there {count}")
         return
     connection.execute(statements[0])
     columns = connection.description or []
@@ -159,14 +159,16 @@ def answer(connection: Any, request: dict[str, Any]) -> None:
         rows = connection.fetchmany(min(_CHUNK, left + 1))
         more, rows = len(rows) > left, rows[:left]
         left -= len(rows)
-        for start in range(0, len(rows), 16):
-            part = [[cell(value) for value in row] for row in rows[start : start + 16]]
-            line = json.dumps(part, ensure_ascii=False)
-            size -= len(line)
+        part: list[Any] = []
+        for row in rows:
+            made = [cell(value) for value in row]
+            size -= len(json.dumps(made, ensure_ascii=False))
             if size < 0:
+                say(rows=part)
                 say(end={"truncated": "bytes"})
                 return
-            say(rows=part)
+            part.append(made)
+        say(rows=part)
         if more or not rows:
             say(end={"truncated": "rows" if more else ""})
             return
@@ -189,7 +191,9 @@ def main() -> None:
         say(error=f"the copy of the store could not be loaded: {error}", ours=True)
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + int(request["cpu_s"]))
+    _lower(
+        resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + int(request["cpu_s"])
+    )
     user = leave_root()
     if user != "the server's user":
         _lower(resource.RLIMIT_NPROC, 0)
