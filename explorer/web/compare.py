@@ -32,7 +32,7 @@ from explorer.web.contexts_compare import (
     TurnCell,
     TurnRow,
 )
-from explorer.web.contexts_tabs import Message
+from explorer.web.contexts_messages import Message
 from explorer.web.divergence import divergence
 from explorer.web.frames import rollout_href
 from explorer.web.header import outcome_words, verdict_of

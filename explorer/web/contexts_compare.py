@@ -1,7 +1,7 @@
 """What the comparing pages say, every field documented.
 
-Owns: the contexts of two calls side by side, of two to four rollouts aligned by turn, and
-of differences between texts. Must not know: where the values come from.
+Owns: the contexts of two calls side by side and of two to four rollouts aligned by turn.
+Must not know: where the values come from.
 """
 
 # ruff: noqa: RUF009 - `said` only calls `dataclasses.field`
@@ -12,33 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explorer.web.contexts import Choice, Frame, markup, page, said
+from explorer.web.contexts_diff import TextDiff
+from explorer.web.contexts_messages import ToolCall
 from explorer.web.contexts_rollout import Header, Legend
-from explorer.web.contexts_tabs import ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class DiffLine:
-    """One line of a difference, or a fold of equal ones."""
-
-    kind: str = said("`same`, `gone` (only before), `new` (only after) or `fold`.")
-    text: str = said("The line, cut when it is long; of a fold, what it leaves out.")
-    head: str = said("How the changed part of a line begins, where both lines share it.")
-    tail: str = said("How it ends, likewise.")
-    count: int = said("Equal lines in a fold, else 1.")
-
-
-@dataclass(frozen=True, slots=True)
-class TextDiff:
-    """The difference of two texts, line by line, equal runs folded."""
-
-    title: str = said("What is compared.")
-    before: str = said("Name of the first side.")
-    after: str = said("Name of the second side.")
-    equal: bool = said("Whether both sides are the same.")
-    lines: tuple[DiffLine, ...] = said("The lines.")
-    gone: int = said("Lines only the first side has.")
-    new: int = said("Lines only the second side has.")
-    note: str = said("What was left out or could not be compared, and why.")
 
 
 @dataclass(frozen=True, slots=True)

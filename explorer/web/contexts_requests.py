@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explorer.web.contexts import Frame, page, said
-from explorer.web.contexts_compare import TextDiff
+from explorer.web.contexts_diff import TextDiff
 from explorer.web.contexts_rollout import Header
 
 

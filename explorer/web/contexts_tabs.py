@@ -12,31 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explorer.web.contexts import Choice, Frame, RolloutRow, page, said
+from explorer.web.contexts_messages import Message
 from explorer.web.contexts_rollout import BranchChoice, BreakNote, Header, TreeRow
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A tool call of a message."""
-
-    name: str = said("The tool.")
-    arguments: str = said("Its arguments in their original spelling, cut.")
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message as people read it."""
-
-    role: str = said("`system`, `user`, `assistant`, `tool` or what the caller wrote.")
-    name: str = said("Name or tool call id, if any.")
-    text: str = said("The text, cut to the limit of the page.")
-    reasoning: str = said("Reasoning text, cut, when the reply has some.")
-    tool_calls: tuple[ToolCall, ...] = said("Tool calls.")
-    cut_chars: int = said("Characters left out; the call's request has them.")
-    note: str = said(
-        "How it differs from the reply that it repeats, or that it is a tool result which "
-        "names no call; else empty."
-    )
 
 
 @dataclass(frozen=True, slots=True)

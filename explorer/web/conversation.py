@@ -18,7 +18,8 @@ from explorer.store.interface import Store
 from explorer.trace.branch import Segment
 from explorer.web import words
 from explorer.web.branches import Shown
-from explorer.web.contexts_tabs import ConversationTurn, EarlierMessage, Message
+from explorer.web.contexts_messages import Message
+from explorer.web.contexts_tabs import ConversationTurn, EarlierMessage
 from explorer.web.frames import rollout_href
 from explorer.web.messages import (
     asked_messages,
@@ -34,6 +35,7 @@ TURNS_PER_PAGE = 12
 CHARS_PER_PAGE = 110_000
 MESSAGES_PER_TURN = 10
 FOLDED_PER_TURN = 12
+REPLY = "reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +123,16 @@ class Conversation:
             known += echoed_at == known and same
         first = max(known, len(asked) - MESSAGES_PER_TURN)
         shown = [
-            message_of(item, note if at == echoed_at else "")
+            message_of(
+                item,
+                note if at == echoed_at else "",
+                message_href(self._rollout_id, call.call_id, str(at)),
+            )
             for at, item in enumerate(asked[first:], first)
         ]
         if reply is not None:
-            shown.append(message_of(reply))
+            href = message_href(self._rollout_id, call.call_id, REPLY)
+            shown.append(message_of(reply, "", href))
         elif call.preview:
             shown.append(plain_message("assistant", call.preview))
         hidden = before is not None and echoed_at is not None and echoed_at < first
@@ -171,6 +178,11 @@ class Conversation:
     def _text(self, segment: Segment) -> str:
         pieces = self._shown.pieces[segment.start : segment.end]
         return "".join(piece.text if piece.known else piece.display for piece in pieces)
+
+
+def message_href(rollout_id: str, call_id: CallId, number: str) -> str:
+    """Address of one message of a call, whole and raw; `REPLY` or its place in the request."""
+    return rollout_href(rollout_id, "message", call=call_id, n=number)
 
 
 def failure_words(call: Call) -> str:

@@ -21,7 +21,8 @@ from explorer.trace.branch import Segment
 from explorer.web import words
 from explorer.web.branches import Shown, shown_branch
 from explorer.web.contexts import Choice, Frame
-from explorer.web.contexts_compare import ForkPage, ForkPart, ForkSide, TextDiff
+from explorer.web.contexts_compare import ForkPage, ForkPart, ForkSide
+from explorer.web.contexts_diff import TextDiff
 from explorer.web.contexts_rollout import Header
 from explorer.web.divergence import divergence
 from explorer.web.frames import rollout_href

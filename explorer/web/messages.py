@@ -6,15 +6,20 @@ Must not know: turns, HTML.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from explorer.capture.recall import read_stored_reply
 from explorer.errors import EngineMalformed
 from explorer.records import Body, BodyKind, Call, Dialect
 from explorer.web import words
-from explorer.web.contexts_tabs import EarlierMessage, Message, ToolCall
+from explorer.web.contexts_messages import Message, Picture, ToolCall
+from explorer.web.contexts_tabs import EarlierMessage
+from explorer.web.pictures import picture_address, picture_bytes, picture_parts, picture_words
 from explorer.web.pretty import PARSE_BYTES, Pairs, dumps, loads, safe_text
+from explorer.web.terminal import terminal_runs
+from explorer.web.tool_kinds import tool_call
 from explorer.wire.jsonbytes import encode
 
 MESSAGE_CHARS = 3_000
@@ -76,15 +81,29 @@ def plain_message(role: str, text: str) -> Message:
     """A message that is only text."""
     shown, cut = shorten(text)
     return Message(
-        role=role, name="", text=shown, reasoning="", tool_calls=(), cut_chars=cut, note=""
+        role=role,
+        name="",
+        text=shown,
+        runs=(),
+        reasoning="",
+        tool_calls=(),
+        pictures=(),
+        cut_chars=cut,
+        note="",
+        raw_href="",
     )
 
 
-def message_of(item: Any, note: str = "") -> Message:
-    """One chat message as people read it; what it is not is shown as it came."""
+def message_of(item: Any, note: str = "", raw_href: str = "") -> Message:
+    """One chat message as people read it; what it is not is shown as it came.
+
+    Args:
+        raw_href: address of the message whole; its pictures are found below it.
+    """
     if not isinstance(item, Pairs):
-        return plain_message("unknown", dumps(item))
-    text, cut = shorten(content_text(item.get("content")))
+        return replace(plain_message("unknown", dumps(item)), raw_href=raw_href)
+    content = content_text(item.get("content"))
+    text, cut = shorten(content)
     reasoning, cut_too = shorten(reasoning_text(item))
     calls = item.get("tool_calls")
     tools: list[ToolCall] = []
@@ -93,9 +112,9 @@ def message_of(item: Any, note: str = "") -> Message:
         if isinstance(function, Pairs):
             given = function.get("arguments", "")
             arguments = given if _is_text(given) else dumps(given)
-            shown, left = shorten(arguments)
+            made, left = tool_call(str(function.get("name", "")), arguments)
             cut += left
-            tools.append(ToolCall(safe_text(str(function.get("name", ""))), shown))
+            tools.append(made)
     name = item.get("name") or item.get("tool_call_id") or ""
     role = item.get("role")
     if role == "tool" and not item.get("tool_call_id"):
@@ -105,11 +124,22 @@ def message_of(item: Any, note: str = "") -> Message:
         role=safe_text(role) if isinstance(role, str) else words.UNKNOWN,
         name=safe_text(str(name))[:80],
         text=text,
+        runs=terminal_runs(content[:MESSAGE_CHARS]),
         reasoning=reasoning,
         tool_calls=tuple(tools),
+        pictures=tuple(pictures_of(item, raw_href)),
         cut_chars=cut + cut_too,
         note=note,
+        raw_href=raw_href,
     )
+
+
+def pictures_of(item: Any, raw_href: str) -> Iterator[Picture]:
+    """The pictures of a message; only one whose bytes are what it claims has an address."""
+    for place, url in picture_parts(item):
+        shown = raw_href and picture_bytes(url) is not None
+        href = raw_href.replace("/message?", "/picture?", 1) + f"&part={place}"
+        yield Picture(picture_words(url), href if shown else None)
 
 
 def in_one_line(item: Any) -> EarlierMessage:
@@ -142,24 +172,11 @@ def content_text(content: Any) -> str:
         parts = []
         for part in content:
             text = part.get("text") if isinstance(part, Pairs) else None
-            parts.append(str(text) if _is_text(text) else _attachment(part) or dumps(part))
+            url = picture_address(part)
+            other = dumps(part) if url is None else picture_words(url)
+            parts.append(str(text) if _is_text(text) else other)
         return "\n".join(parts)
     return dumps(content)
-
-
-def _attachment(part: Any) -> str | None:
-    """A picture or file in a message as its type and size; its bytes are no text."""
-    inner = part.get("image_url") if isinstance(part, Pairs) else None
-    url = inner.get("url") if isinstance(inner, Pairs) else inner
-    if not _is_text(url):
-        return None
-    head, comma, data = str(url).partition(",")
-    if not head.startswith("data:") or not comma:
-        return f"[picture at {str(url)[:LINE_CHARS]}, not loaded]"
-    kind = head.removeprefix("data:").partition(";")[0][:40] or "data"
-    digest = hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:12]
-    size = len(data) * 3 // 4 - data[-2:].count("=")
-    return f"[{kind}, {size:,} bytes, sha256 of its text {digest}]"
 
 
 def shorten(text: str) -> tuple[str, int]:

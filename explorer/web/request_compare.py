@@ -14,7 +14,7 @@ from explorer.export.judged import Judged
 from explorer.records import Body, BodyKind, Call, CallId, Dialect
 from explorer.store.interface import Store
 from explorer.web import words
-from explorer.web.contexts_compare import TextDiff
+from explorer.web.contexts_diff import TextDiff
 from explorer.web.contexts_requests import StreamFrame
 from explorer.web.pretty import safe_text
 from explorer.web.text_diff import diff_bodies

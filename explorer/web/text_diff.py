@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from typing import Final
 
 from explorer.web import words
-from explorer.web.contexts_compare import DiffLine, TextDiff
+from explorer.web.contexts_diff import DiffLine, TextDiff
 from explorer.web.pretty import dumps, loads, safe_text
 
 CONTEXT: Final = 3
