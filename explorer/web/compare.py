@@ -80,22 +80,19 @@ def compare_href(rollout_ids: Sequence[str], **query: str | int | None) -> str:
     return f"/compare?{given}{more}"
 
 
-def members(services: Services, judged: Sequence[Judged]) -> tuple[Member, ...]:
-    """Each rollout with its main branch ready."""
-    made = []
-    for name, each in zip(NAMES, judged, strict=False):
-        tree = TurnTree(each)
-        leaf = tree.default_leaf()
-        shown = None if leaf is None else shown_branch(services, each, tree, leaf)
-        made.append(Member(name, each, tree, shown))
-    return tuple(made)
+def member(services: Services, judged: Judged, name: str) -> Member:
+    """One rollout with its main branch ready."""
+    tree = TurnTree(judged)
+    leaf = tree.default_leaf()
+    shown = None if leaf is None else shown_branch(services, judged, tree, leaf)
+    return Member(name, judged, tree, shown)
 
 
 def compare_page(
     services: Services, judged: Sequence[Judged], frame: Frame, first: int
 ) -> ComparePage:
     """The page; `first` is the number of the first turn on it."""
-    found = members(services, judged)
+    found = [member(services, each, name) for name, each in zip(NAMES, judged, strict=False)]
     pairs = tuple(pair(a, b) for a, b in combinations(found, 2))
     parted = {p.names[-1]: p.divergence for p in pairs if p.names[0] == NAMES[0]}
     total = max((len(each.path) for each in found), default=0)

@@ -132,6 +132,17 @@ class ComparedPair:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPair:
+    """The rollout at hand beside one other sample of its group."""
+
+    rollout_id: str = said("The other sample.")
+    label: str = said("Its attempt and shortened id.")
+    reward_text: str = said("Its reward as shown.")
+    href: str = said("Address of both side by side.")
+    pair: ComparedPair = said("Where they part.")
+
+
+@dataclass(frozen=True, slots=True)
 class TurnCell:
     """What one rollout did in one turn."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explorer.web.contexts import Choice, Frame, RolloutRow, page, said
+from explorer.web.contexts_compare import GroupPair
 from explorer.web.contexts_messages import Message
 from explorer.web.contexts_rollout import BranchChoice, BreakNote, Header, TreeRow
 
@@ -78,6 +79,11 @@ class GroupPage:
     n_rewarded: int = said("Samples with a reward.")
     mean_text: str = said("Mean reward as shown.")
     zero_variance: bool = said("All rewards are equal.")
+    samples: tuple[Choice, ...] = said("Samples that can be compared, by id.")
+    pairs: tuple[GroupPair, ...] = said(
+        "The one at hand beside its nearest samples."
+    )
+    uncompared: int = said("Other samples that are not compared on this page.")
 
 
 @dataclass(frozen=True, slots=True)

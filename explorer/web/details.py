@@ -1,4 +1,4 @@
-"""Builds the group, provenance, findings and custody tabs.
+"""Builds the provenance, findings and custody tabs.
 
 Owns: what these tabs say. Must not know: HTML, HTTP.
 """
@@ -6,7 +6,7 @@ Owns: what these tabs say. Must not know: HTML, HTTP.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -14,7 +14,6 @@ import orjson
 from explorer import __version__
 from explorer.export.judged import Judged
 from explorer.records import CallId, EventKind, Finding, MaskReason
-from explorer.store.interface import RolloutSummary
 from explorer.trace.atif import agreement
 from explorer.trace.trajectory import PAYLOAD_KEY, trajectory_of
 from explorer.web import words
@@ -27,35 +26,14 @@ from explorer.web.contexts_tabs import (
     Fact,
     FindingRow,
     FindingsPage,
-    GroupPage,
     ProvenancePage,
     SamplingRow,
 )
 from explorer.web.deciding import decision_form, decision_rows
 from explorer.web.frames import rollout_href
-from explorer.web.lists import group_row, now_us
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
 from explorer.web.turn_tree import TurnTree, named_calls
-
-
-def group_page(
-    judged: Judged, frame: Frame, header: Header, members: Sequence[RolloutSummary]
-) -> GroupPage:
-    """The samples this rollout is compared with."""
-    rollout = judged.record.rollout
-    name = rollout.group or rollout.task or "(no task given)"
-    row = group_row(name, list(members), now_us())
-    return GroupPage(
-        frame=frame,
-        header=header,
-        name=name,
-        rows=row.samples,
-        current=rollout.rollout_id,
-        n_rewarded=row.n_rewarded,
-        mean_text=row.reward_text,
-        zero_variance=row.zero_variance,
-    )
 
 
 def engine_words(kind: str, name: str) -> str:

@@ -5,6 +5,7 @@ Owns: addresses and which context answers each. Must not know: how contexts are 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,10 @@ from explorer.web.desk_access import api_services, require_change
 from explorer.web.details import (
     custody_page,
     findings_page,
-    group_page,
     provenance_page,
 )
 from explorer.web.frames import rollout_href
+from explorer.web.group import group_page, siblings
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.overriding import read_override_form
 from explorer.web.pages import page_and_twin
@@ -173,8 +174,20 @@ async def request_detail(request: Request, rollout_id: str, call_id: str) -> Res
 
 @page_and_twin(router, "/rollouts/{rollout_id}/group")
 async def group(request: Request, rollout_id: str) -> Response:
-    """The samples of the same task."""
-    return await tab(request, rollout_id, "group", group_page)
+    """The samples of the same task, and where each parts from this one."""
+    judged = await judged_or_404(request, rollout_id)
+    services = services_of(request)
+    members = await asyncio.to_thread(members_of, services.store, judged)
+    near = siblings(judged.record.rollout.rollout_id, members)
+    found = [await services.judged.get(each.rollout_id) for each in near]
+    every = [judged, *(each for each in found if each is not None)]
+
+    def work() -> Any:
+        header = rollout_header(judged, "group", members)
+        outline = rollout_frame(request, judged, "group")
+        return group_page(services, outline, header, every, members)
+
+    return await respond(request, work)
 
 
 @page_and_twin(router, "/rollouts/{rollout_id}/provenance")

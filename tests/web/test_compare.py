@@ -302,3 +302,29 @@ def test_hostile_text_is_text(site: Site) -> None:
     assert not [e for e in page.elements if e.tag in ("img", "iframe")]
     assert "<img src=x onerror=alert(1)>" in page.text
     assert "\u202e" not in page.text
+
+
+def test_the_group_tab_says_where_each_sample_parts(site: Site) -> None:
+    twin: Any = site.json("/rollouts/{forked}/group.json")
+    assert [item["rollout_id"] for item in twin["pairs"]] == [
+        site.id("small"),
+        site.id("refused"),
+    ]
+    assert twin["uncompared"] == 0
+    both: Any = site.json("/compare.json?id={forked}&id={small}")
+    mine, there = twin["pairs"][0]["pair"]["divergence"], both["pairs"][0]["divergence"]
+    assert mine == there
+    page = read(site.text("/rollouts/{forked}/group"))
+    boxes = [e.attributes for e in page.elements if e.attributes.get("type") == "checkbox"]
+    assert {box["value"] for box in boxes} == {
+        site.id(name) for name in ("small", "forked", "refused")
+    }
+    assert [box["value"] for box in boxes if "checked" in box] == [site.id("forked")]
+    for number in page.numbers:
+        assert number.attributes["value"] == str(lookup(twin, number.attributes["data-k"]))
+
+
+def test_a_rollout_alone_has_nobody_to_compare_with(site: Site) -> None:
+    twin: Any = site.json("/rollouts/{open}/group.json")
+    assert twin["pairs"] == []
+    assert "Compare two to four" not in site.text("/rollouts/{open}/group")
