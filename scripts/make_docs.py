@@ -41,9 +41,11 @@ from explorer.web import (
     drift,
     drift_pages,
     exports,
+    list_pages,
     pages,
     rollout_pages,
     token_pages,
+    views,
 )
 from explorer.web.reasons import MEANINGS as REASONS
 
@@ -380,6 +382,9 @@ def served_routes() -> list[APIRoute]:
         exports.router,
         drift.router,
         api.probes,
+        list_pages.router,
+        views.router,
+        views.programs,
         pages.router,
         rollout_pages.router,
         drift_pages.router,

@@ -17,7 +17,7 @@ from explorer.store.database import Database, select_list
 from explorer.store.remarks import Annotation, LabelCount, SavedView
 from explorer.store.rows import CHECK, Row
 
-_ALIVE = (
+ALIVE = (
     "a.rollout_id NOT IN (SELECT rollout_id FROM rollout_event WHERE kind = 'deleted') "
     "AND a.withdraws IS NULL AND a.annotation_id NOT IN "
     "(SELECT withdraws FROM annotation WHERE withdraws IS NOT NULL)"
@@ -71,7 +71,7 @@ class AnnotationReader:
     def _annotated(self, where: str, values: Sequence[Any]) -> list[Row]:
         sql = (
             f"SELECT {select_list(columns.ANNOTATION)} FROM annotation a "  # noqa: S608
-            f"WHERE {where} AND {_ALIVE} ORDER BY a.annotated_time, a.annotation_id"
+            f"WHERE {where} AND {ALIVE} ORDER BY a.annotated_time, a.annotation_id"
         )
         with self._database.reading() as cursor:
             return list(cursor.execute(sql, list(values)).fetchall())
@@ -80,7 +80,7 @@ class AnnotationReader:
         """Return every label in use with the number of its rollouts, the commonest first."""
         sql = (
             "SELECT a.label, count(DISTINCT a.rollout_id) FROM annotation a "  # noqa: S608
-            f"WHERE a.label IS NOT NULL AND {_ALIVE} GROUP BY a.label ORDER BY 2 DESC, 1"
+            f"WHERE a.label IS NOT NULL AND {ALIVE} GROUP BY a.label ORDER BY 2 DESC, 1"
         )
         with self._database.reading() as cursor:
             return tuple(LabelCount(*row) for row in cursor.execute(sql).fetchall())

@@ -78,6 +78,7 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
         self.path = path
         database = Database(path, threads=self._options.threads)
         Reader.__init__(self, database)
+        Lister.__init__(self, database)
         self._space = SpaceGuard(path, database.wal_path, self._options.min_free_bytes)
         self._queue = WorkQueue(
             self._options.admission_linger_s, self._options.group_interval_s

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +23,6 @@ from explorer.records import (
     CallId,
     Certificate,
     KeyHash,
-    Purpose,
     Rollout,
     RolloutEvent,
     RolloutId,
@@ -32,24 +30,34 @@ from explorer.records import (
     TokenizerId,
     VocabularyEntry,
 )
+from explorer.store.queries import (
+    Facet,
+    GroupPage,
+    GroupSort,
+    RunSpread,
+)
+from explorer.store.queries import (
+    JudgementRow as JudgementRow,
+)
+from explorer.store.queries import (
+    RolloutPage as RolloutPage,
+)
+from explorer.store.queries import (
+    RolloutQuery as RolloutQuery,
+)
+from explorer.store.queries import (
+    RolloutStatus as RolloutStatus,
+)
+from explorer.store.queries import (
+    RolloutSummary as RolloutSummary,
+)
+from explorer.store.queries import (
+    RunSummary as RunSummary,
+)
+from explorer.store.queries import (
+    SortKey as SortKey,
+)
 from explorer.store.remarks import Annotation, LabelCount, SavedView
-
-
-class RolloutStatus(StrEnum):
-    """A rollout's state as its event rows give it."""
-
-    OPEN = "open"
-    CLOSED = "closed"
-    DELETED = "deleted"
-
-
-class SortKey(StrEnum):
-    """What a listing of rollouts is ordered by; the rollout id breaks ties."""
-
-    CREATED = "created"
-    REWARD = "reward"
-    CALLS = "calls"
-    TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,99 +72,6 @@ class RolloutState:
     reward: float | None = None
     ok: bool | None = None
     reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JudgementRow:
-    """The summary of one verdict, kept so that a listing need not judge again.
-
-    Derived, never a source: the verdict is computed again wherever it decides.
-    """
-
-    rollout_id: RolloutId
-    inputs_sha256: str
-    policy: str
-    time_us: int
-    trainable: bool
-    supervised_tokens: int
-    generated_tokens: int
-    n_calls: int
-    n_fatal: int
-    n_warn: int
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutQuery:
-    """Filters, order and page of a listing; None means "do not filter".
-
-    ``text`` is a case-insensitive substring of the rollout id, run, task, group,
-    harness or model. ``trainable`` reads the latest judgement; a rollout without one
-    is neither. ``cursor`` is opaque and belongs to one order. Deleted rollouts are
-    listed only when ``state`` asks for them.
-    """
-
-    run: str | None = None
-    task: str | None = None
-    group: str | None = None
-    state: RolloutStatus | None = None
-    reward_min: float | None = None
-    reward_max: float | None = None
-    trainable: bool | None = None
-    text: str | None = None
-    sort: SortKey = SortKey.CREATED
-    descending: bool = True
-    cursor: str | None = None
-    limit: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutSummary:
-    """One line of a listing. ``n_calls`` counts every ended call; ``n_failed`` those
-    that failed, aborted or were refused; ``generated_tokens`` sums completions."""
-
-    rollout_id: RolloutId
-    run: str
-    task: str | None
-    group: str | None
-    attempt: int | None
-    purpose: Purpose
-    harness: str | None
-    model: str
-    created_us: int
-    status: RolloutStatus
-    closed_us: int | None
-    reward: float | None
-    ok: bool | None
-    n_calls: int
-    n_failed: int
-    generated_tokens: int
-    judgement: JudgementRow | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPage:
-    """One page of a listing; ``next_cursor`` is None on the last page."""
-
-    rows: tuple[RolloutSummary, ...]
-    total: int
-    next_cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One run: its rollouts counted, without the deleted ones."""
-
-    run: str
-    n_rollouts: int
-    n_open: int
-    n_trainable: int
-    n_calls: int
-    generated_tokens: int
-    reward_mean: float | None
-    n_rewarded: int
-    first_created_us: int
-    last_created_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +234,21 @@ class Store(Protocol):
         """Yield every raw reply of a rollout; words instead of bytes that are damaged."""
 
     def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
-        """Return one page of summaries; `StoreFailed` never for an unknown filter."""
+        """Return one page of summaries; `InvalidValue` for a cursor of another order."""
+
+    def facets(self, query: RolloutQuery, most: int = 12) -> tuple[Facet, ...]:
+        """Count the values of the fields worth choosing by, each within the other terms."""
+
+    def run_summary(self, run: str) -> RunSummary | None:
+        """Return one run; None when no rollout of it is left."""
+
+    def run_groups(
+        self, run: str, sort: GroupSort, *, descending: bool, offset: int, limit: int
+    ) -> GroupPage:
+        """Return some groups of a run with their first rollouts."""
+
+    def run_spread(self, run: str) -> RunSpread:
+        """Return the rewards and lengths of a run's rollouts."""
 
     def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
         """Return closed rollouts, the newest first, whose latest summary was not made under

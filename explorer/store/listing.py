@@ -1,9 +1,7 @@
-"""Listings: pages of rollouts, runs and groups, from summary columns only.
+"""Listings: pages of rollouts by keyset, facets, and runs, from summaries only.
 
-Owns: filters, orders and cursors of listings. Must not know: tokens, bodies, verdicts.
-
-No counters are kept: DuckDB sums 500,000 calls by rollout in about 30 ms, so state,
-counts and the latest judgement are aggregated from the rows at each request.
+Owns: orders and cursors of listings, and reading summary rows back.
+Must not know: tokens, bodies, verdicts; addresses.
 """
 # ruff: noqa: S608 (the fragments are constants of this package; values are parameters)
 
@@ -12,64 +10,73 @@ from __future__ import annotations
 import base64
 import json
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
-from explorer import columns
 from explorer.errors import InvalidValue
 from explorer.records import Purpose, RolloutId
-from explorer.store import rows
-from explorer.store.database import Database, select_list
-from explorer.store.interface import (
+from explorer.store import jsontext
+from explorer.store.database import Database
+from explorer.store.facets import read_facets
+from explorer.store.filtering import conditions
+from explorer.store.groups import read_groups, read_spread
+from explorer.store.queries import (
+    Facet,
+    GroupPage,
+    GroupSort,
     JudgementRow,
     RolloutPage,
     RolloutQuery,
     RolloutStatus,
     RolloutSummary,
+    RunSpread,
     RunSummary,
     SortKey,
 )
+from explorer.store.summaries import SUMMARY, Summaries
 
 MAX_PAGE = 1000
 
-_STATE = """
-state AS (
-  SELECT rollout_id,
-    CASE WHEN bool_or(kind = 'deleted') THEN 'deleted'
-         WHEN bool_or(kind = 'closed') THEN 'closed' ELSE 'open' END AS status,
-    epoch_us(max(event_time) FILTER (kind = 'closed')) AS closed_us,
-    arg_max(reward, sequence) FILTER (reward IS NOT NULL) AS reward,
-    arg_max(ok, sequence) FILTER (ok IS NOT NULL) AS ok
-  FROM rollout_event {only} GROUP BY rollout_id)"""
-_COUNTS = """
-counts AS (
-  SELECT rollout_id, count(*) AS n_calls,
-    count(*) FILTER (status <> 'committed') AS n_failed,
-    coalesce(sum(completion_len), 0)::BIGINT AS generated_tokens
-  FROM call WHERE ended {only} GROUP BY rollout_id)"""
-_VERDICT = """
-verdict AS (
-  SELECT rollout_id, arg_max(trainable, judged_time) AS trainable
-  FROM judgement GROUP BY rollout_id)"""
-_BASE = """
-base AS (
-  SELECT r.rollout_id, r.run, r.task, r.group_name, r.attempt, r.purpose, r.harness, r.model,
-    epoch_us(r.created_time) AS created_us, coalesce(s.status, 'open') AS status,
-    s.closed_us, s.reward, s.ok
-  FROM rollout r LEFT JOIN state s USING (rollout_id))"""
-
-# Sort expression by key. A missing reward sorts last in both directions.
+# Sort expression by key. FATAL counts before any number of warnings.
 _KEYS = {
     SortKey.CREATED: "b.created_us",
-    SortKey.REWARD: "coalesce(b.reward, {missing}::DOUBLE)",
-    SortKey.CALLS: "coalesce(c.n_calls, 0)",
-    SortKey.TOKENS: "coalesce(c.generated_tokens, 0)",
+    SortKey.REWARD: "b.reward",
+    SortKey.CALLS: "b.n_calls",
+    SortKey.FAILED: "b.n_failed",
+    SortKey.TOKENS: "b.generated_tokens",
+    SortKey.SUPERVISED: "b.supervised_tokens",
+    SortKey.SHARE: "b.share",
+    SortKey.FINDINGS: "b.n_fatal * 1000000 + b.n_warn",
+    SortKey.RUN: "b.run",
+    SortKey.TASK: "b.task",
+    SortKey.GROUP: "b.group_name",
+    SortKey.HARNESS: "b.harness",
+    SortKey.MODEL: "b.model",
 }
-_SEARCHED = ("rollout_id", "run", "task", "group_name", "harness", "model")
-_SUMMARY = (
+_COLUMNS = (
     "b.rollout_id, b.run, b.task, b.group_name, b.attempt, b.purpose, b.harness, b.model, "
-    "b.created_us, b.status, b.closed_us, b.reward, b.ok, coalesce(c.n_calls, 0), "
-    "coalesce(c.n_failed, 0), coalesce(c.generated_tokens, 0)"
+    "b.created_us, b.status, b.closed_us, b.reward, b.ok, b.n_calls, b.n_failed, "
+    "b.generated_tokens, b.inputs_sha256, b.policy, b.judged_us, b.trainable, "
+    "b.supervised_tokens, b.judged_tokens, b.judged_calls, b.n_fatal, b.n_warn, b.reasons"
 )
+_RUNS = (
+    "SELECT b.run, count(*), count(*) FILTER (b.status = 'open'), "
+    "count(*) FILTER (coalesce(b.trainable, false)), sum(b.n_calls)::BIGINT, "
+    "sum(b.generated_tokens)::BIGINT, avg(b.reward), count(b.reward), "
+    "min(b.created_us), max(b.created_us), "
+    "coalesce(sum(b.supervised_tokens) FILTER (b.trainable), 0)::BIGINT, "
+    "coalesce(sum(b.n_fatal), 0)::BIGINT, coalesce(sum(b.n_warn), 0)::BIGINT "
+    f"FROM {SUMMARY} b WHERE b.status <> 'deleted'{{only}} GROUP BY b.run ORDER BY 10 DESC, 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A row's place in an order; a key of None is behind all others."""
+
+    key: float | str | None
+    rollout_id: str
+    backwards: bool = False
 
 
 class Lister:
@@ -77,6 +84,7 @@ class Lister:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._summaries = Summaries(database)
 
     def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
         """Return one page of summaries.
@@ -85,37 +93,36 @@ class Lister:
         """
         if not 1 <= query.limit <= MAX_PAGE:
             raise InvalidValue(f"limit must be from 1 to {MAX_PAGE}")
-        where, values = _filters(query)
-        missing = "'-infinity'" if query.descending else "'infinity'"
-        key = _KEYS[query.sort].format(missing=missing)
-        tables = [_STATE.format(only=""), _BASE]
-        joins = ""
-        if query.sort in (SortKey.CALLS, SortKey.TOKENS):
-            tables.append(_COUNTS.format(only=""))
-            joins += " LEFT JOIN counts c USING (rollout_id)"
-        if query.trainable is not None:
-            tables.append(_VERDICT)
-            joins += " LEFT JOIN verdict v USING (rollout_id)"
-        after, after_values = _after(query)
-        direction = "DESC" if query.descending else "ASC"
-        sql = (
-            f"WITH {','.join(tables)}, found AS (SELECT b.rollout_id, {key} AS sort_key "
-            f"FROM base b{joins} WHERE {where}) "
-            "SELECT rollout_id, sort_key, (SELECT count(*) FROM found) FROM found "
-            f"WHERE {after} ORDER BY sort_key {direction}, rollout_id {direction} LIMIT ?"
-        )
-        with self._database.snapshot() as cursor:
-            parameters = [*values, *after_values, query.limit + 1]
-            found = cursor.execute(sql, parameters).fetchall()
-            page = found[: query.limit]
-            summaries = _summaries(cursor, [row[0] for row in page])
-            total = found[0][2] if found else _total(cursor, query, tables, joins)
-        more = len(found) > query.limit
+        place = _read_cursor(query)
+        sql, values = page_sql(query, place)
+        with self._summaries.reading() as cursor:
+            found = cursor.execute(sql, values).fetchall()
+            if place is not None and place.backwards:
+                found.reverse()
+            first = _Place(found[0][0], found[0][1]) if found else None
+            where, where_values = conditions(query)
+            before, before_values = _precedes(query, first)
+            total, ahead = cursor.execute(
+                f"SELECT count(*), count(*) FILTER ({before}) FROM (SELECT "
+                f"{_KEYS[query.sort]} AS sort_key, b.rollout_id FROM {SUMMARY} b "
+                f"WHERE {where})",
+                [*before_values, *where_values],
+            ).fetchone()
+        if first is None:
+            ahead = total if place is not None and not place.backwards else 0
+        last = ahead + len(found) >= total
         return RolloutPage(
-            rows=tuple(summaries[row[0]] for row in page),
-            total=int(total),
-            next_cursor=_cursor(query, page[-1][1], page[-1][0]) if more else None,
+            rows=tuple(read_summary(row[1:]) for row in found),
+            total=total,
+            before=ahead,
+            next_cursor=None if last or not found else _cursor(query, found[-1], "next"),
+            previous_cursor=_cursor(query, found[0], "previous") if ahead and found else None,
         )
+
+    def facets(self, query: RolloutQuery, most: int = 12) -> tuple[Facet, ...]:
+        """Count the values of the fields worth choosing by, each within the other terms."""
+        with self._summaries.reading() as cursor:
+            return read_facets(cursor, query, most)
 
     def group_members(
         self, run: str, *, task: str | None = None, group: str | None = None
@@ -123,138 +130,154 @@ class Lister:
         """Return the rollouts of a run with this group (else task), by attempt."""
         column, value = ("group_name", group) if group is not None else ("task", task)
         sql = (
-            f"WITH {_STATE.format(only='')} SELECT r.rollout_id FROM rollout r "
-            "LEFT JOIN state s USING (rollout_id) "
-            f"WHERE r.run = ? AND r.{column} IS NOT DISTINCT FROM ? AND "
-            "coalesce(s.status, 'open') <> 'deleted' "
-            "ORDER BY r.attempt NULLS LAST, r.created_time, r.rollout_id"
+            f"SELECT {_COLUMNS} FROM {SUMMARY} b WHERE b.run = ? AND "
+            f"b.{column} IS NOT DISTINCT FROM ? AND b.status <> 'deleted' "
+            "ORDER BY b.attempt NULLS LAST, b.created_us, b.rollout_id"
         )
-        with self._database.snapshot() as cursor:
-            ids = [row[0] for row in cursor.execute(sql, [run, value]).fetchall()]
-            summaries = _summaries(cursor, ids)
-        return tuple(summaries[each] for each in ids)
+        with self._summaries.reading() as cursor:
+            found = cursor.execute(sql, [run, value]).fetchall()
+        return tuple(read_summary(row) for row in found)
 
     def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
         """Return closed rollouts, the newest first, whose latest summary was not made under
         `policy` (or that have none)."""
         sql = (
-            f"WITH {_STATE.format(only='')}, latest AS (SELECT rollout_id, "
-            "arg_max(policy, judged_time) AS policy FROM judgement GROUP BY rollout_id) "
-            "SELECT r.rollout_id FROM rollout r JOIN state s USING (rollout_id) "
-            "LEFT JOIN latest j USING (rollout_id) WHERE s.status = 'closed' "
-            "AND j.policy IS DISTINCT FROM ? ORDER BY r.created_time DESC, r.rollout_id LIMIT ?"
+            f"SELECT b.rollout_id FROM {SUMMARY} b WHERE b.status = 'closed' "
+            "AND b.policy IS DISTINCT FROM ? ORDER BY b.created_us DESC, b.rollout_id LIMIT ?"
         )
-        with self._database.reading() as cursor:
+        with self._summaries.reading() as cursor:
             found = cursor.execute(sql, [policy, limit]).fetchall()
         return tuple(RolloutId(row[0]) for row in found)
 
     def list_runs(self) -> tuple[RunSummary, ...]:
         """Return every run, the newest first."""
-        sql = (
-            f"WITH {_STATE.format(only='')}, {_BASE}, {_COUNTS.format(only='')}, {_VERDICT} "
-            "SELECT b.run, count(*), count(*) FILTER (b.status = 'open'), "
-            "count(*) FILTER (coalesce(v.trainable, false)), "
-            "coalesce(sum(c.n_calls), 0)::BIGINT, "
-            "coalesce(sum(c.generated_tokens), 0)::BIGINT, avg(b.reward), count(b.reward), "
-            "min(b.created_us), max(b.created_us) FROM base b "
-            "LEFT JOIN counts c USING (rollout_id) LEFT JOIN verdict v USING (rollout_id) "
-            "WHERE b.status <> 'deleted' GROUP BY b.run ORDER BY 10 DESC, 1"
+        with self._summaries.reading() as cursor:
+            found = cursor.execute(_RUNS.format(only="")).fetchall()
+        return tuple(RunSummary(*row) for row in found)
+
+    def run_summary(self, run: str) -> RunSummary | None:
+        """Return one run; None when no rollout of it is left."""
+        with self._summaries.reading() as cursor:
+            found = cursor.execute(_RUNS.format(only=" AND b.run = ?"), [run]).fetchone()
+        return None if found is None else RunSummary(*found)
+
+    def run_groups(
+        self, run: str, sort: GroupSort, *, descending: bool, offset: int, limit: int
+    ) -> GroupPage:
+        """Return some groups of a run with their first rollouts."""
+        with self._summaries.reading() as cursor:
+            page, rows = read_groups(
+                cursor, run, sort, descending=descending, offset=offset, limit=limit
+            )
+            members: dict[str | None, list[RolloutSummary]] = {}
+            found = cursor.execute(rows.format(columns=_COLUMNS), rows.values).fetchall()
+            for cohort, *row in found:
+                members.setdefault(cohort, []).append(read_summary(tuple(row)))
+        groups = (
+            replace(group, members=tuple(members.get(group.name, ()))) for group in page.groups
         )
-        with self._database.reading() as cursor:
-            return tuple(RunSummary(*row) for row in cursor.execute(sql).fetchall())
+        return replace(page, groups=tuple(groups))
+
+    def run_spread(self, run: str) -> RunSpread:
+        """Return the rewards and lengths of a run's rollouts."""
+        with self._summaries.reading() as cursor:
+            return read_spread(cursor, run)
 
 
-def _filters(query: RolloutQuery) -> tuple[str, list[Any]]:
-    """Return the condition over `base b` (and `verdict v`) with its values."""
-    parts: list[str] = []
-    values: list[Any] = []
-    if query.state is None:
-        parts.append("b.status <> 'deleted'")
-    equal = {
-        "b.status": None if query.state is None else query.state.value,
-        "b.run": query.run,
-        "b.task": query.task,
-        "b.group_name": query.group,
-        "v.trainable": query.trainable,
-    }
-    for column, value in equal.items():
-        if value is not None:
-            parts.append(f"{column} = ?")
-            values.append(value)
-    for operator, bound in ((">=", query.reward_min), ("<=", query.reward_max)):
-        if bound is not None:
-            parts.append(f"b.reward {operator} ?")
-            values.append(float(bound))
-    if query.text:
-        either = (f"contains(lower(b.{name}), lower(?))" for name in _SEARCHED)
-        parts.append(f"({' OR '.join(either)})")
-        values += [query.text] * len(_SEARCHED)
-    return " AND ".join(parts), values
+def page_sql(query: RolloutQuery, place: _Place | None) -> tuple[str, list[Any]]:
+    """The statement of a page: the sort key, then the columns of a summary."""
+    where, values = conditions(query)
+    key = _KEYS[query.sort]
+    backwards = place is not None and place.backwards
+    condition, place_values = _beyond(query, place)
+    up, down = ("DESC", "ASC") if backwards else ("ASC", "DESC")
+    order = down if query.descending else up
+    sql = (
+        f"SELECT {key}, {_COLUMNS} FROM {SUMMARY} b WHERE {where} AND {condition} "
+        f"ORDER BY ({key} IS NULL) {up}, {key} {order}, b.rollout_id {order} LIMIT ?"
+    )
+    return sql, [*values, *place_values, query.limit]
 
 
-def _total(cursor: Any, query: RolloutQuery, tables: list[str], joins: str) -> int:
-    """Count the matches when a cursor points behind the last row."""
-    if query.cursor is None:
-        return 0
-    where, values = _filters(query)
-    sql = f"WITH {','.join(tables)} SELECT count(*) FROM base b{joins} WHERE {where}"
-    return int(cursor.execute(sql, values).fetchone()[0])
+def _beyond(query: RolloutQuery, place: _Place | None) -> tuple[str, list[Any]]:
+    """The condition over `b` of what follows a place, or precedes it, backwards."""
+    if place is None:
+        return "true", []
+    sql, values = _after(query, place, not place.backwards)
+    return sql.format(key=_KEYS[query.sort], rollout_id="b.rollout_id"), values
 
 
-def _cursor(query: RolloutQuery, key: float, rollout_id: str) -> str:
-    value = [query.sort.value, query.descending, key, rollout_id]
+def _precedes(query: RolloutQuery, place: _Place | None) -> tuple[str, list[Any]]:
+    """The same over named columns, of what stands in front of a row."""
+    if place is None:
+        return "false", []
+    sql, values = _after(query, place, False)
+    return sql.format(key="sort_key", rollout_id="rollout_id"), values
+
+
+def _after(query: RolloutQuery, place: _Place, forwards: bool) -> tuple[str, list[Any]]:
+    sign = "<" if query.descending is forwards else ">"
+    if place.key is None:
+        tie = f"({{key}} IS NULL AND {{rollout_id}} {sign} ?)"
+        return (tie if forwards else f"({{key}} IS NOT NULL OR {tie})"), [place.rollout_id]
+    mark, key = "?", place.key
+    if isinstance(key, float) and not math.isfinite(key):
+        mark, key = "?::DOUBLE", str(key)
+    both = f"({{key}} {sign} {mark} OR ({{key}} = {mark} AND {{rollout_id}} {sign} ?)"
+    behind = " OR {key} IS NULL)" if forwards else ")"
+    return both + behind, [key, key, place.rollout_id]
+
+
+def _cursor(query: RolloutQuery, row: tuple[Any, ...], way: str) -> str:
+    value = [query.sort.value, query.descending, way, row[0], row[1]]
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def _after(query: RolloutQuery) -> tuple[str, list[Any]]:
-    """Return the condition that continues behind the cursor, with its values."""
+def _read_cursor(query: RolloutQuery) -> _Place | None:
     if query.cursor is None:
-        return "true", []
+        return None
     try:
         padded = query.cursor + "=" * (-len(query.cursor) % 4)
-        sort, descending, key, rollout_id = json.loads(base64.urlsafe_b64decode(padded))
-        valid = sort == query.sort.value and descending is query.descending
-        valid = valid and isinstance(rollout_id, str) and isinstance(key, (int, float))
-    except (ValueError, TypeError) as error:
+        sort, descending, way, key, rollout_id = json.loads(base64.urlsafe_b64decode(padded))
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidValue("the cursor is not one of ours") from error
-    if not valid:
+    textual = query.sort in (
+        SortKey.RUN,
+        SortKey.TASK,
+        SortKey.GROUP,
+        SortKey.HARNESS,
+        SortKey.MODEL,
+    )
+    kinds = (str,) if textual else (int, float)
+    fits = key is None or (isinstance(key, kinds) and not isinstance(key, bool))
+    valid = sort == query.sort.value and descending is query.descending
+    if not (valid and fits and isinstance(rollout_id, str) and way in ("next", "previous")):
         raise InvalidValue("the cursor belongs to another order")
-    sign = "<" if query.descending else ">"
-    mark = "?"
-    if isinstance(key, float) and not math.isfinite(key):
-        mark, key = "?::DOUBLE", str(key)
-    return (
-        f"(sort_key {sign} {mark} OR (sort_key = {mark} AND rollout_id {sign} ?))",
-        [key, key, rollout_id],
-    )
+    if isinstance(key, int) and not -(2**63) <= key < 2**63:
+        raise InvalidValue("the cursor is not one of ours")
+    return _Place(key, rollout_id, way == "previous")
 
 
-def _summaries(cursor: Any, ids: list[str]) -> dict[str, RolloutSummary]:
-    """Read the summaries of some rollouts: one scan per table, whatever the page."""
-    if not ids:
-        return {}
-    marks = ", ".join("?" * len(ids))
-    state = _STATE.format(only=f"WHERE rollout_id IN ({marks})")
-    counts = _COUNTS.format(only=f"AND rollout_id IN ({marks})")
-    judged = select_list(columns.JUDGEMENT)
-    latest = cursor.execute(
-        f"SELECT {judged} FROM judgement WHERE rollout_id IN ({marks}) "
-        "QUALIFY row_number() OVER (PARTITION BY rollout_id "
-        "ORDER BY judged_time DESC, inputs_sha256) = 1",
-        ids,
-    ).fetchall()
-    verdicts = {row[0]: rows.decode_judgement(row) for row in latest}
-    sql = (
-        f"WITH {state}, {_BASE}, {counts} SELECT {_SUMMARY} FROM base b "
-        f"LEFT JOIN counts c USING (rollout_id) WHERE b.rollout_id IN ({marks})"
-    )
-    found = cursor.execute(sql, [*ids, *ids, *ids]).fetchall()
-    return {row[0]: _summary(row, verdicts.get(row[0])) for row in found}
-
-
-def _summary(row: tuple[Any, ...], judgement: JudgementRow | None) -> RolloutSummary:
+def read_summary(row: tuple[Any, ...]) -> RolloutSummary:
+    """A summary from the columns of a page."""
+    rollout_id = RolloutId(row[0])
+    judgement = None
+    if row[16] is not None:
+        judgement = JudgementRow(
+            rollout_id=rollout_id,
+            inputs_sha256=row[16],
+            policy=row[17],
+            time_us=row[18],
+            trainable=row[19],
+            supervised_tokens=row[20],
+            generated_tokens=row[21],
+            n_calls=row[22],
+            n_fatal=row[23],
+            n_warn=row[24],
+            reasons=tuple(jsontext.load(row[25])),
+        )
     return RolloutSummary(
-        rollout_id=RolloutId(row[0]),
+        rollout_id=rollout_id,
         run=row[1],
         task=row[2],
         group=row[3],

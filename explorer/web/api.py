@@ -20,6 +20,7 @@ from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
 from explorer.web.closing import closing_body, read_close
 from explorer.web.desk_access import ApiServices, api_services, require_change
+from explorer.web.list_query import read_query
 from explorer.web.overriding import read_override
 
 router = APIRouter(prefix="/api/v1")
@@ -63,13 +64,14 @@ async def create_rollout(request: Request, api: Api) -> JSONResponse:
 @router.get("/rollouts")
 async def list_rollouts(request: Request, api: Api) -> JSONResponse:
     """Summaries, newest first; the filters of the page, keyset paging by `cursor`."""
-    query = requests.read_query(dict(request.query_params))
+    query = read_query(request.query_params.multi_items(), now_us())
     page = await asyncio.to_thread(api.store.list_rollouts, query)
     return JSONResponse(
         {
             "rollouts": [shapes.summary_json(row) for row in page.rows],
             "total": page.total,
             "next": page.next_cursor,
+            "previous": page.previous_cursor,
         }
     )
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +25,6 @@ from explorer.records import (
     RolloutId,
     Streaming,
 )
-from explorer.store.interface import RolloutQuery, RolloutStatus, SortKey
 
 _TEXT_LIMIT = 200
 _METADATA_LIMIT = 64 * 1024
@@ -133,7 +131,7 @@ def _sha256(body: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def _run_name(body: Mapping[str, Any]) -> str:
+def run_name(body: Mapping[str, Any]) -> str:
     """A run's name is part of its page's address, and must be reachable there."""
     name = text(body, "run") or "default"
     if name in (".", "..") or name.endswith(".json") or "/" in name or "\\" in name:
@@ -213,7 +211,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         rollout_id=RolloutId(""),
         created_us=0,
         key_hash=KeyHash(""),
-        run=_run_name(body),
+        run=run_name(body),
         task=text(body, "task"),
         group=text(body, "group"),
         attempt=attempt,
@@ -286,86 +284,3 @@ def read_target(raw: bytes) -> Path:
             "`target` must be a new file in a folder that exists", path="$.target"
         )
     return Path(target)
-
-
-_FILTERS = (
-    *("q", "run", "task", "group", "state", "trainable", "reward_min", "reward_max"),
-    *("sort", "order", "limit", "cursor"),
-)
-
-
-def read_query(params: Mapping[str, str]) -> RolloutQuery:
-    """Filters of a listing from the address.
-
-    Raises:
-        InvalidValue: names the parameter.
-    """
-
-    def number(name: str) -> float | None:
-        text = params.get(name)
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise InvalidValue(f"`{name}` must be a number", path=name)
-        return value
-
-    def choice(name: str, kinds: type[Enum]) -> Any:
-        text = params.get(name)
-        if not text:
-            return None
-        try:
-            return kinds(text)
-        except ValueError as error:
-            known = ", ".join(str(kind.value) for kind in kinds)
-            raise InvalidValue(f"`{name}` must be one of {known}", path=name) from error
-
-    for name in params:
-        if name not in _FILTERS:
-            known = ", ".join(_FILTERS)
-            raise InvalidValue(f"there is no filter `{name}`; there are {known}", path=name)
-    trainable = {"yes": True, "no": False, "": None}.get(params.get("trainable", ""), "bad")
-    if trainable == "bad":
-        raise InvalidValue("`trainable` must be yes or no", path="trainable")
-    order = params.get("order", "")
-    sort = params.get("sort") or ("created" if order == "asc" else "-created")
-    limit = number("limit") or 50
-    return RolloutQuery(
-        run=params.get("run") or None,
-        task=params.get("task") or None,
-        group=params.get("group") or None,
-        state=choice("state", RolloutStatus),
-        reward_min=number("reward_min"),
-        reward_max=number("reward_max"),
-        trainable=trainable if isinstance(trainable, bool) else None,
-        text=params.get("q") or None,
-        sort=choice_of_sort(sort),
-        descending=_descending(sort, order),
-        cursor=params.get("cursor") or None,
-        limit=int(max(1, min(limit, 500))),
-    )
-
-
-def _descending(sort: str, order: str) -> bool:
-    """From `-reward`, or from `order` as in the page's address."""
-    if order not in ("", "asc", "desc"):
-        raise InvalidValue("`order` must be asc or desc", path="order")
-    if order == "asc" and sort.startswith("-"):
-        raise InvalidValue(f"`sort={sort}` and `order=asc` contradict each other", path="order")
-    return sort.startswith("-") or order == "desc"
-
-
-def choice_of_sort(text: str) -> SortKey:
-    """The sort key of `created`, `-created`, …
-
-    Raises:
-        InvalidValue: no such key.
-    """
-    try:
-        return SortKey(text.removeprefix("-"))
-    except ValueError as error:
-        known = ", ".join(key.value for key in SortKey)
-        raise InvalidValue(f"`sort` must be one of {known}, with - for descending") from error

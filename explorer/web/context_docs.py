@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from explorer.web import (
     contexts_compare,
+    contexts_lists,
     contexts_messages,
     contexts_notes,
     contexts_requests,
@@ -31,6 +32,7 @@ MODULES = (
     contexts_requests.__name__,
     contexts_timing.__name__,
     contexts_messages.__name__,
+    contexts_lists.__name__,
 )
 
 

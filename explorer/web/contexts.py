@@ -1,6 +1,6 @@
 """What each page says: frozen dataclasses, every field documented.
 
-Owns: the contexts of the lists, the engine page and help, and the parts that all
+Owns: the contexts of the home page, the engine page and help, and the parts that all
 pages share. A template sees exactly one context; its JSON twin is the same object.
 Must not know: where the values come from.
 """
@@ -76,6 +76,7 @@ class RolloutRow:
     share: float | None = said("Supervised of generated tokens, 0 to 1.")
     share_text: str = said("The share as shown.")
     reason: str = said("First reason against training, empty when there is none.")
+    n_warn: int | None = said("WARN findings; null until judged.")
     n_calls: int = said("Calls that ended.")
     n_failed: int = said("Of these, failed, aborted or refused.")
     n_findings: int | None = said("FATAL and WARN findings; null until judged.")
@@ -98,6 +99,11 @@ class RunRow:
     n_rewarded: int = said("Rollouts with a reward.")
     reward_mean: float | None = said("Mean of those rewards.")
     reward_text: str = said("The mean as shown.")
+    supervised_tokens: int = said("Tokens that train, of rollouts judged trainable.")
+    share: float | None = said("Those of the sampled tokens, 0 to 1.")
+    share_text: str = said("The share as shown.")
+    n_findings: int = said("FATAL and WARN findings of its rollouts.")
+    n_fatal: int = said("FATAL findings of its rollouts.")
     last_created: str | None = said("When its newest rollout was created, ISO 8601.")
     age: str = said("How long ago that was.")
 
@@ -143,6 +149,17 @@ class Command:
     text: str = said("The command.")
 
 
+@dataclass(frozen=True, slots=True)
+class ViewLink:
+    """A saved view: a named filter of the rollout list."""
+
+    name: str = said("Name of the view, as shown.")
+    href: str = said("Address of the list.")
+    query: str = said("Its query string.")
+    who: str = said("Who saved it, as they said.")
+    drop_name: str = said("Name as the store has it, to take the view away by.")
+
+
 @page
 @dataclass(frozen=True, slots=True)
 class HomePage:
@@ -159,72 +176,11 @@ class HomePage:
     runs: tuple[RunRow, ...] = said("Newest runs.")
     more_runs: int = said("Runs not listed here.")
     newest: tuple[RolloutRow, ...] = said("Newest rollouts.")
+    views: tuple[ViewLink, ...] = said("Saved views of the rollout list, by name.")
     engine: EngineCard = said("The engine in use.")
     store: StoreCard = said("The store.")
     commands: tuple[Command, ...] = said("How to make a rollout on this server.")
     started: str | None = said("When the server started, ISO 8601.")
-
-
-@page
-@dataclass(frozen=True, slots=True)
-class RunsPage:
-    """`/runs`: every run."""
-
-    template: ClassVar[str] = "runs.html"
-    frame: Frame = said("What surrounds the page.")
-    runs: tuple[RunRow, ...] = said("Every run, the newest first.")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One line of the grid: the samples of one task or group."""
-
-    name: str = said("Task or group.")
-    samples: tuple[RolloutRow, ...] = said("Its rollouts by attempt.")
-    n_rewarded: int = said("Samples with a reward.")
-    reward_mean: float | None = said("Mean of their rewards.")
-    reward_text: str = said("The mean as shown.")
-    zero_variance: bool = said(
-        "Two or more rewarded samples, all with the same reward: no advantage to learn from."
-    )
-    n_trainable: int = said("Samples judged trainable.")
-    generated_tokens: int = said("Sampled tokens of all samples.")
-
-
-@page
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    """`/runs/{run}`: groups × samples."""
-
-    template: ClassVar[str] = "run.html"
-    frame: Frame = said("What surrounds the page.")
-    summary: RunRow = said("The run in numbers.")
-    groups: tuple[GroupRow, ...] = said("One line per group, in order of appearance.")
-    width: int = said("Largest number of samples in a group.")
-    columns: tuple[str, ...] = said(
-        "Heads of the samples' columns: the attempts where every group has the same, else "
-        "numbers from 1."
-    )
-    n_zero_variance: int = said("Groups whose rewards are all equal.")
-    shown: int = said("Rollouts on this page.")
-    total: int = said("Rollouts of the run.")
-    list_href: str = said("Address of the list of this run's rollouts.")
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """The filters of the rollout list, as given in the address."""
-
-    run: str = said("Run, exactly.")
-    task: str = said("Task, exactly.")
-    group: str = said("Group, exactly.")
-    state: str = said("`open`, `closed`, `deleted` or empty.")
-    trainable: str = said("`yes`, `no` or empty.")
-    reward_min: str = said("Lowest reward.")
-    reward_max: str = said("Highest reward.")
-    q: str = said("Text in the id, run, task, group, harness or model.")
-    sort: str = said("`created`, `reward`, `calls` or `tokens`.")
-    order: str = said("`desc` or `asc`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,24 +189,6 @@ class Choice:
 
     value: str = said("Value in the address.")
     label: str = said("Text shown.")
-
-
-@page
-@dataclass(frozen=True, slots=True)
-class RolloutListPage:
-    """`/rollouts`: the run list."""
-
-    template: ClassVar[str] = "rollouts.html"
-    frame: Frame = said("What surrounds the page.")
-    filters: Filters = said("Filters in force.")
-    problems: tuple[str, ...] = said("Filters that could not be read and were ignored.")
-    filtered: bool = said("Whether any filter is in force.")
-    run_choices: tuple[Choice, ...] = said("Runs that can be chosen.")
-    rows: tuple[RolloutRow, ...] = said("Rollouts of this page of the list.")
-    total: int = said("Rollouts that match.")
-    next_href: str | None = said("Address of the next page, null on the last.")
-    first_href: str | None = said("Address of the first page, null when this is it.")
-    sort_hrefs: dict[str, str] = said("Address of the same list by each sort key.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Routes of the home page, runs, the rollout list, the engine and help.
+"""Routes of the home page, the engine and help.
 
 Owns: addresses and which context answers each. Must not know: how contexts are made.
 """
@@ -13,17 +13,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from explorer.errors import NotFound
 from explorer.store.interface import RolloutQuery
 from explorer.web import words
 from explorer.web.contexts import (
     Command,
-    Crumb,
     EnginePage,
     Frame,
     HomePage,
     KeysPage,
-    RunsPage,
 )
 from explorer.web.details import measurements
 from explorer.web.frames import frame
@@ -31,11 +28,10 @@ from explorer.web.keys import KEYS
 from explorer.web.lists import (
     engine_card,
     now_us,
-    rollout_list,
     rollout_row,
-    run_page,
     run_row,
     store_card,
+    view_link,
 )
 from explorer.web.render import respond
 from explorer.web.services import Services, services_of
@@ -89,6 +85,7 @@ def _home(services: Services, outline: Frame, base: str) -> HomePage:
         runs=tuple(run_row(row, now) for row in runs[:HOME_RUNS]),
         more_runs=max(0, len(runs) - HOME_RUNS),
         newest=tuple(rollout_row(row, now) for row in found.rows),
+        views=tuple(view_link(view) for view in services.store.views()),
         engine=engine_card(
             services.certificate(), allow_uncertified=services.settings.allow_uncertified
         ),
@@ -118,47 +115,6 @@ def first_commands(base: str, store: str) -> tuple[Command, ...]:
             f"rollout-explorer rollouts reward ROLLOUT_ID 1.0 {here}\n"
             f"rollout-explorer rollouts close ROLLOUT_ID --ok {here}",
         ),
-    )
-
-
-@page_and_twin(router, "/runs")
-async def runs(request: Request) -> Response:
-    """Every run."""
-    outline = frame(request, title="Runs", section="runs", crumbs=())
-    store = services_of(request).store
-
-    def build() -> RunsPage:
-        now = now_us()
-        return RunsPage(
-            frame=outline, runs=tuple(run_row(row, now) for row in store.list_runs())
-        )
-
-    return await respond(request, build)
-
-
-@page_and_twin(router, "/runs/{run:path}")
-async def run(request: Request, run: str) -> Response:
-    """Groups × samples of one run."""
-    crumbs = (Crumb("Runs", "/runs"), Crumb(run, None))
-    outline = frame(request, title=f"Run {run}", section="runs", crumbs=crumbs)
-    store = services_of(request).store
-
-    def build() -> object:
-        for summary in store.list_runs():
-            if summary.run == run:
-                return run_page(store, outline, run, summary)
-        raise NotFound(f"no run on this server is called “{run}”")
-
-    return await respond(request, build)
-
-
-@page_and_twin(router, "/rollouts")
-async def rollouts(request: Request) -> Response:
-    """The run list, filtered by the address."""
-    outline = frame(request, title="Rollouts", section="rollouts", crumbs=())
-    query = dict(request.query_params)
-    return await respond(
-        request, partial(rollout_list, services_of(request).store, outline, query)
     )
 
 

@@ -18,12 +18,14 @@ from explorer.web import (
     compare_pages,
     drift,
     drift_pages,
+    list_pages,
     message_pages,
     notes,
     pages,
     rollout_pages,
     sql_pages,
     token_pages,
+    views,
 )
 from explorer.web.assets import Static, find
 from explorer.web.contexts import ErrorPage
@@ -50,6 +52,8 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(drift.router)
     app.include_router(notes.router)
     app.include_router(sql_pages.router)
+    app.include_router(list_pages.router)
+    app.include_router(views.router)
     app.include_router(pages.router)
     app.mount("/static", Static(directory=find("static")), name="static")
     app.add_exception_handler(ExplorerError, on_explorer_error)

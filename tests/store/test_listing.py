@@ -13,11 +13,13 @@ import pytest
 from explorer.errors import InvalidValue
 from explorer.records import CallStatus, EventKind, RolloutId
 from explorer.store import DuckDBStore
-from explorer.store.interface import (
+from explorer.store.queries import (
+    Field,
     JudgementRow,
+    Range,
     RolloutQuery,
-    RolloutStatus,
     SortKey,
+    Term,
 )
 from tests.store.making import (
     OPTIONS,
@@ -36,6 +38,20 @@ def judgement(number: int, *, trainable: bool, time_us: int) -> JudgementRow:
     return JudgementRow(
         rollout_id(number), f"{time_us}", "default", time_us, trainable, 5, 8, 2, 0, 1, ("why",)
     )
+
+
+def where(**given: str | Range | None) -> RolloutQuery:
+    """A query by terms of one value each."""
+    return RolloutQuery(
+        terms=tuple(Term(Field(name), (value,)) for name, value in given.items())
+    )
+
+
+def numbers(store: DuckDBStore, *terms: Term, **more: object) -> list[int]:
+    """The rollouts that some terms show."""
+    page = store.list_rollouts(replace(RolloutQuery(terms=terms), **more))  # type: ignore[arg-type]
+    assert page.total >= len(page.rows)
+    return [int(row.rollout_id[3:]) for row in page.rows]
 
 
 async def fill(store: DuckDBStore) -> None:
@@ -69,14 +85,14 @@ def test_filters_orders_and_pages(tmp_path: Path) -> None:
 
         assert found(RolloutQuery()) == list(range(10, -1, -1))
         assert found(RolloutQuery(descending=False, limit=3)) == [0, 1, 2]
-        assert found(RolloutQuery(run="run-b")) == [10, 9, 8]
-        assert found(RolloutQuery(task="Task-1", group="group-0")) == [9, 3]
-        assert found(RolloutQuery(state=RolloutStatus.CLOSED)) == [8, 4, 0]
-        assert found(RolloutQuery(state=RolloutStatus.DELETED)) == [11]
-        assert found(RolloutQuery(reward_min=0.5, reward_max=2)) == [6, 3]
-        assert found(RolloutQuery(trainable=True)) == [2]
-        assert found(RolloutQuery(trainable=False)) == [1]
-        assert found(RolloutQuery(text="TASK-0", run="run-b")) == [10, 8]
+        assert found(where(run="run-b")) == [10, 9, 8]
+        assert found(where(task="Task-1", group="group-0")) == [9, 3]
+        assert found(where(state="closed")) == [8, 4, 0]
+        assert found(where(state="deleted")) == [11]
+        assert found(where(reward=Range(0.5, 2))) == [6, 3]
+        assert found(where(trainable="yes")) == [2]
+        assert found(where(trainable="no")) == [1]
+        assert found(replace(where(run="run-b"), text="TASK-0")) == [10, 8]
         assert found(RolloutQuery(text="%")) == []
         assert found(RolloutQuery(sort=SortKey.REWARD, limit=4)) == [9, 6, 3, 0]
         assert found(RolloutQuery(sort=SortKey.REWARD, descending=False, limit=4)) == [
@@ -103,7 +119,7 @@ def test_filters_orders_and_pages(tmp_path: Path) -> None:
                 ]
         row = store.list_rollouts(RolloutQuery(text="ro_000004")).rows[0]
         assert (row.n_calls, row.n_failed, row.generated_tokens) == (4, 1, 16)
-        assert row.status is RolloutStatus.CLOSED
+        assert row.status == "closed"
         verdict = store.list_rollouts(RolloutQuery(text="ro_000001")).rows[0].judgement
         assert verdict == judgement(1, trainable=False, time_us=9)
         members = store.group_members("run-a", group="group-1")
@@ -174,9 +190,9 @@ def test_ui_01_listing_ten_thousand_rollouts_of_fifty_calls(big: DuckDBStore) ->
     queries = {
         "created": RolloutQuery(cursor=middle),
         "calls": RolloutQuery(sort=SortKey.CALLS),
-        "tokens": RolloutQuery(sort=SortKey.TOKENS, run="run-3"),
-        "reward": RolloutQuery(sort=SortKey.REWARD, trainable=True, reward_min=2),
-        "text": RolloutQuery(text="task-77", state=RolloutStatus.OPEN),
+        "tokens": replace(where(run="run-3"), sort=SortKey.TOKENS),
+        "reward": replace(where(trainable="yes", reward=Range(2)), sort=SortKey.REWARD),
+        "text": replace(where(state="open"), text="task-77"),
     }
     for name, query in queries.items():
         times = []

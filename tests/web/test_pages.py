@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from explorer.web.header import TABS
-from explorer.web.lists import read_filters
 from tests.web import seeds
 from tests.web.conftest import Site
 from tests.web.parsing import read
@@ -39,26 +38,36 @@ def test_filters(site: Site, query: str, names: set[str]) -> None:
 
 
 def test_sort_and_order(site: Site) -> None:
-    rewarded = rows_of(site, "reward_min=0&sort=reward")
+    rewarded = rows_of(site, "reward=0..&sort=-reward")
+    assert len(rewarded) > 2
     assert rewarded == rows_of(site, "reward_min=0&sort=reward&order=asc")[::-1]
+    assert rewarded == rows_of(site, "reward=0..&sort=reward&order=desc")
 
 
-def test_filters_stay_in_the_form(site: Site) -> None:
-    page = read(site.text("/rollouts?q=fix&reward_min=0.1&state=closed&sort=calls"))
+def test_filters_stay_in_the_form_and_become_chips(site: Site) -> None:
+    page = read(site.text("/rollouts?q=fix&reward=0.1..&state=closed&sort=-calls"))
     inputs = {e.attributes.get("name"): e.attributes.get("value") for e in page.elements}
     assert inputs["q"] == "fix"
-    assert inputs["reward_min"] == "0.1"
-    chosen = {e.attributes["value"] for e in page.elements if "selected" in e.attributes}
-    assert {"closed", "calls"} <= chosen
+    assert inputs["reward"] == "0.1.."
+    assert inputs["state"] == "closed"
+    assert inputs["sort"] == "-calls"
+    twin = site.json("/rollouts.json?q=fix&reward=0.1..&state=closed&sort=-calls")
+    chips = twin["chips"]
+    assert isinstance(chips, list)
+    assert [chip["name"] for chip in chips] == ["q", "reward", "state"]
+    assert chips[2]["remove_href"] == "/rollouts?q=fix&reward=0.1..&sort=-calls"
 
 
-def test_what_cannot_be_read_is_said_and_ignored() -> None:
-    filters, query, problems = read_filters(
-        {"state": "asleep", "sort": "beauty", "reward_min": "high", "trainable": "maybe"}
-    )
-    assert len(problems) == 4
-    assert (filters.state, filters.sort, filters.trainable) == ("", "created", "")
-    assert query.reward_min is None
+def test_what_cannot_be_read_is_said_and_ignored(site: Site) -> None:
+    wrong = "state=asleep&sort=beauty&reward=high&trainable=maybe&colour=red&cols=smell"
+    twin = site.json(f"/rollouts.json?{wrong}")
+    problems = twin["problems"]
+    assert isinstance(problems, list)
+    assert len(problems) == 6
+    assert not twin["filtered"]
+    assert rows_of(site, wrong) == rows_of(site, "")
+    page = read(site.text(f"/rollouts?{wrong}"))
+    assert "Ignored: `reward` “high” is not a number" in page.text
 
 
 def test_empty_results_are_honest(site: Site) -> None:

@@ -1,0 +1,119 @@
+"""Terms of a filter as conditions over the summaries.
+
+Owns: which column each field reads, and how values compare.
+Must not know: addresses, pages, cursors.
+"""
+# ruff: noqa: S608 (the fragments are constants of this package; values are parameters)
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from explorer.store.annotations import ALIVE
+from explorer.store.queries import Field, Range, RolloutQuery, RolloutStatus, Term
+
+SEARCHED = ("rollout_id", "run", "task", "group_name", "harness", "model")
+# Expressions over `b`, the summaries, by field. Those of yes and no are texts.
+_YES_NO = "CASE WHEN {0} THEN 'yes' WHEN NOT {0} THEN 'no' END"
+EXPRESSIONS: dict[Field, str] = {
+    Field.ID: "b.rollout_id",
+    Field.RUN: "b.run",
+    Field.TASK: "b.task",
+    Field.GROUP: "b.group_name",
+    Field.ATTEMPT: "b.attempt",
+    Field.HARNESS: "b.harness",
+    Field.MODEL: "b.model",
+    Field.PURPOSE: "b.purpose",
+    Field.STATE: "b.status",
+    Field.OK: _YES_NO.format("b.ok"),
+    Field.TRAINABLE: _YES_NO.format("b.trainable"),
+    Field.REASON: "b.reason",
+    Field.FINDINGS: "b.grade",
+    Field.REWARD: "b.reward",
+    Field.SHARE: "b.share",
+    Field.CALLS: "b.n_calls",
+    Field.FAILED: "b.n_failed",
+    Field.TOKENS: "b.generated_tokens",
+    Field.SUPERVISED: "b.supervised_tokens",
+    Field.CREATED: "b.created_us",
+}
+# The key whole, else as steps inwards. What is not JSON (a NaN was kept) has no value.
+_META = (
+    "(SELECT TRY(coalesce(json_extract_string(r.metadata, ?), "
+    "json_extract_string(r.metadata, ?))) FROM rollout r WHERE r.rollout_id = b.rollout_id)"
+)
+_LABELS = f"SELECT a.rollout_id FROM annotation a WHERE a.label IS NOT NULL AND {ALIVE}"
+
+
+def conditions(query: RolloutQuery, without: Field | None = None) -> tuple[str, list[Any]]:
+    """The condition over `b` with its values; terms of the field `without` are left out.
+
+    Deleted rollouts are left out unless a term asks for them, or states are what is counted.
+    """
+    parts: list[str] = []
+    values: list[Any] = []
+    terms = [term for term in query.terms if term.field is not without]
+    if without is not Field.STATE and not asks_for_deleted(terms):
+        parts.append("b.status <> 'deleted'")
+    for term in terms:
+        sql, given = _term(term)
+        parts.append(sql)
+        values += given
+    if query.text:
+        either = (f"contains(lower(b.{name}), lower(?))" for name in SEARCHED)
+        parts.append(f"({' OR '.join(either)})")
+        values += [query.text] * len(SEARCHED)
+    return " AND ".join(parts) or "true", values
+
+
+def asks_for_deleted(terms: Iterable[Term]) -> bool:
+    """Whether some term names the state `deleted` as wanted."""
+    return any(
+        term.field is Field.STATE and not term.negated and RolloutStatus.DELETED in term.values
+        for term in terms
+    )
+
+
+def _term(term: Term) -> tuple[str, list[Any]]:
+    parts: list[str] = []
+    values: list[Any] = []
+    for value in term.values:
+        sql, given = _label(value) if term.field is Field.LABEL else _compare(term, value)
+        parts.append(sql)
+        values += given
+    either = f"({' OR '.join(parts)})"
+    # A comparison with nothing is unknown, and not unknown is unknown, too.
+    return (f"NOT coalesce({either}, false)" if term.negated else either), values
+
+
+def _label(value: str | Range | None) -> tuple[str, list[Any]]:
+    if value is None:
+        return f"b.rollout_id NOT IN ({_LABELS})", []
+    return f"b.rollout_id IN ({_LABELS} AND a.label = ?)", [value]
+
+
+def _compare(term: Term, value: str | Range | None) -> tuple[str, list[Any]]:
+    expression, given = EXPRESSIONS.get(term.field, ""), []
+    if term.field is Field.META:
+        step = _pointer(term.key)
+        expression, given = _META, [step, "/" + step[1:].replace(".", "/")]
+    if value is None:
+        return f"({expression} IS NULL)", given
+    if isinstance(value, str):
+        return f"({expression} = ?)", [*given, value]
+    parts: list[str] = []
+    values: list[Any] = []
+    for bound, sign in (
+        (value.low, ">" if value.low_open else ">="),
+        (value.high, "<" if value.high_open else "<="),
+    ):
+        if bound is not None:
+            parts.append(f"{expression} {sign} ?")
+            values += [*given, bound]
+    return f"({' AND '.join(parts) or f'{expression} IS NOT NULL'})", values
+
+
+def _pointer(key: str) -> str:
+    """A key as a JSON pointer."""
+    return "/" + key.replace("~", "~0").replace("/", "~1")

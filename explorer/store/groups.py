@@ -1,0 +1,96 @@
+"""The groups of a run, counted, and the spread of its rewards and lengths.
+
+Owns: what a group is, its numbers and orders. Must not know: pages, charts.
+"""
+# ruff: noqa: S608 (the fragments are constants of this package; values are parameters)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from explorer.store.queries import GroupPage, GroupSort, GroupSummary, RunSpread
+from explorer.store.summaries import SUMMARY
+
+# Rollouts of one group that are read; a page says how many more there are.
+MOST_MEMBERS = 64
+
+_ZERO = "(n_rewarded > 1 AND low = high)"
+_ORDERS = {
+    GroupSort.NAME: "cohort",
+    GroupSort.REWARD: "mean",
+    GroupSort.VARIANCE: f"CASE WHEN {_ZERO} THEN 1 ELSE 0 END",
+    GroupSort.FINDINGS: "n_fatal * 1000000 + n_warn",
+    GroupSort.LENGTH: "length",
+    GroupSort.SHARE: "CASE WHEN judged_tokens > 0 THEN supervised / judged_tokens END",
+}
+_GROUPS = f"""
+WITH grouped AS (
+  SELECT b.cohort, count(*) AS n, count(b.reward) AS n_rewarded, avg(b.reward) AS mean,
+    min(b.reward) AS low, max(b.reward) AS high,
+    count(*) FILTER (coalesce(b.trainable, false)) AS n_trainable,
+    count(b.trainable) AS n_judged,
+    coalesce(sum(b.supervised_tokens), 0)::BIGINT AS supervised,
+    coalesce(sum(b.judged_tokens), 0)::BIGINT AS judged_tokens,
+    coalesce(sum(b.n_fatal), 0)::BIGINT AS n_fatal,
+    coalesce(sum(b.n_warn), 0)::BIGINT AS n_warn, avg(b.generated_tokens) AS length
+  FROM {SUMMARY} b WHERE b.run = ? AND b.status <> 'deleted' GROUP BY b.cohort)
+"""
+_NUMBERS = (
+    "cohort, n, n_rewarded, mean, low, high, n_trainable, n_judged, supervised, "
+    "judged_tokens, n_fatal, n_warn, length"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The statement that reads the rollouts of some groups."""
+
+    sql: str
+    values: list[Any]
+
+    def format(self, columns: str) -> str:
+        """The statement, reading `columns` behind the group's name."""
+        return self.sql.format(columns=columns)
+
+
+def read_groups(
+    cursor: Any, run: str, sort: GroupSort, *, descending: bool, offset: int, limit: int
+) -> tuple[GroupPage, Members]:
+    """Some groups, and the statement for their rollouts."""
+    way = "DESC" if descending else "ASC"
+    counted = cursor.execute(
+        f"{_GROUPS} SELECT count(*), count(*) FILTER ({_ZERO}) FROM grouped", [run]
+    ).fetchone()
+    found = cursor.execute(
+        f"{_GROUPS} SELECT {_NUMBERS} FROM grouped ORDER BY {_ORDERS[sort]} {way} NULLS LAST, "
+        "cohort LIMIT ? OFFSET ?",
+        [run, limit, offset],
+    ).fetchall()
+    groups = tuple(GroupSummary(*row) for row in found)
+    names = [group.name for group in groups if group.name is not None]
+    marks = ", ".join("?" * len(names))
+    chosen = f"b.cohort IN ({marks})" if names else "false"
+    if any(group.name is None for group in groups):
+        chosen = f"({chosen} OR b.cohort IS NULL)"
+    members = Members(
+        f"SELECT b.cohort, {{columns}} FROM {SUMMARY} b WHERE b.run = ? "
+        f"AND b.status <> 'deleted' AND {chosen} QUALIFY row_number() OVER ("
+        f"PARTITION BY b.cohort ORDER BY b.attempt NULLS LAST, b.created_us, b.rollout_id) "
+        f"<= {MOST_MEMBERS} ORDER BY b.attempt NULLS LAST, b.created_us, b.rollout_id",
+        [run, *names],
+    )
+    return GroupPage(groups=groups, total=counted[0], n_zero_variance=counted[1]), members
+
+
+def read_spread(cursor: Any, run: str) -> RunSpread:
+    """The rewards and lengths of a run."""
+    found = cursor.execute(
+        f"SELECT b.reward, b.generated_tokens FROM {SUMMARY} b WHERE b.run = ? "
+        "AND b.status <> 'deleted'",
+        [run],
+    ).fetchall()
+    return RunSpread(
+        rewards=tuple(reward for reward, _ in found if reward is not None),
+        lengths=tuple(length for _, length in found),
+    )
