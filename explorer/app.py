@@ -31,8 +31,9 @@ from explorer.settings import Settings
 from explorer.store.interface import Store
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
-from explorer.web import api, exports, notes
+from explorer.web import api, exports, imports, live_routes, notes, views
 from explorer.web.desk_access import ApiServices
+from explorer.web.live import LiveRollouts
 from explorer.web.services import Services
 from explorer.web.setup import mount
 from explorer.wire.routes import find_route
@@ -90,6 +91,7 @@ class Application:
             learner=self.vocabularies,
         )
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
+        self.live = LiveRollouts(store, self.judged)
         self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
         self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
@@ -122,10 +124,14 @@ class Application:
             certificate=lambda: self.certificate,
             template=self.template,
             in_flight=lambda: self.proxy.in_flight,
+            live=self.live,
         )
         app.include_router(api.router)
         app.include_router(exports.router)
+        app.include_router(imports.router)
         app.include_router(notes.programs)
+        app.include_router(views.programs)
+        app.include_router(live_routes.router)
         app.include_router(api.probes)
         mount(app, services)
         return app

@@ -102,6 +102,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends calls in flight with a record and an answer, then as uvicorn's."""
+        self._application.live.close()
         await self._application.proxy.stop()
         await super().shutdown(sockets)
 

@@ -354,6 +354,17 @@ if (pane) {
   addEventListener("popstate", () => { showState(readState()); openHash(); });
   addEventListener("hashchange", openHash);
   document.addEventListener("htmx:after:swap", () => { collectBlocks(); });
+  // A running rollout has grown: columns are longer, and sections may be new ones.
+  document.addEventListener("explorer:grown", () => {
+    view.columns.clear();
+    for (const block of view.visible) if (!block.isConnected) view.visible.delete(block);
+    collectBlocks();
+    showState(readState());
+    if (view.at !== null && !view.cursor?.isConnected) {
+      view.cursor = tokenAt(view.at) ?? null;
+      view.cursor?.classList.add("c");
+    }
+  });
   const form = $("form.controls");
   form.addEventListener("change", (event) => {
     const field = event.target;

@@ -72,7 +72,9 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]:
+def serving(
+    engine: Engine, store_path: Path, *, listen_port: int = 0, **settings: Any
+) -> Iterator[Live]:
     """Starts a server around `engine`; stops it, with everything recorded, at the end."""
     chosen = Settings(host="127.0.0.1", port=0, store=store_path, **settings)
     store = DuckDBStore(store_path, StoreOptions(min_free_bytes=chosen.min_free_bytes))
@@ -81,7 +83,7 @@ def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]
 
     def run() -> None:
         async def work() -> None:
-            sock = listen("127.0.0.1", 0)
+            sock = listen("127.0.0.1", listen_port)
             application = Application(chosen, engine, store)
             await application.start()
             config = uvicorn.Config(

@@ -38,6 +38,9 @@ class NoteForm:
     call: str = said("Call chosen by the address, empty for none.")
     start: str = said("First token of the span, from the address.")
     end: str = said("End of the span, not included.")
+    decide_href: str = said(
+        "The form that leaves tokens out of training, which a note never does."
+    )
     labels: tuple[str, ...] = said("Labels in use, as suggestions.")
 
 

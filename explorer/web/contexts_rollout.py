@@ -60,6 +60,15 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveBar:
+    """What is told of a rollout that is still running."""
+
+    href: str = said("Stream of what happens from here on (server-sent events).")
+    open_calls: int = said("Calls in flight.")
+    budgets: tuple[str, ...] = said("What was used of each budget, in words.")
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What every tab of a rollout shows at its top."""
 
@@ -85,6 +94,7 @@ class Header:
     downloads: tuple[Download, ...] = said("What can be downloaded.")
     labels: tuple[str, ...] = said("Labels that people gave the whole rollout.")
     notes_href: str = said("Address of the notes tab.")
+    live: LiveBar | None = said("Null once the rollout is closed.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from explorer.export.judged import JudgedRollouts
 from explorer.records import Certificate, Rollout
 from explorer.settings import Settings
 from explorer.store.interface import Store
+from explorer.web.live import LiveRollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class ApiServices:
     certificate: Callable[[], Certificate | None]
     template: Callable[[Rollout], Rollout]
     in_flight: Callable[[], int]
+    live: LiveRollouts
 
     def base_url(self, request: Request) -> str:
         """The address that harnesses reach us by."""

@@ -21,12 +21,15 @@ from explorer.web.contexts import Crumb, Frame
 from explorer.web.contexts_rollout import (
     Download,
     Header,
+    LiveBar,
     Neighbours,
     Tab,
     Verdict,
 )
 from explorer.web.frames import frame, rollout_href, run_href
+from explorer.web.live import position_of
 from explorer.web.pretty import safe_text
+from explorer.web.timing import budget_rows
 
 TABS = (
     ("conversation", "Conversation"),
@@ -164,6 +167,20 @@ def rollout_header(
             )
         ),
         notes_href=rollout_href(rollout.rollout_id, "notes"),
+        live=None if state.closed else _live(judged),
+    )
+
+
+def _live(judged: Judged) -> LiveBar:
+    rollout_id = judged.record.rollout.rollout_id
+    position = str(position_of(judged.record))
+    return LiveBar(
+        href=rollout_href(rollout_id, "live", since=position),
+        open_calls=len(judged.record.open_calls),
+        budgets=tuple(
+            f"{row.name} {row.used_text} of {row.limit_text}" + (", spent" if row.spent else "")
+            for row in budget_rows(judged)
+        ),
     )
 
 

@@ -201,5 +201,6 @@ def note_form(
         call=chosen if known else "",
         start=start if spans else "",
         end=end if spans else "",
+        decide_href=rollout_href(judged.record.rollout.rollout_id, "findings") + "#decide",
         labels=tuple(item.label for item in store.labels()[:200]),
     )

@@ -1,0 +1,32 @@
+"""The addresses of the live tail.
+
+Owns: `/events` for programs and `/live` for pages: the same stream.
+Must not know: what a message holds.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from explorer.records import RolloutId
+from explorer.web.api import Api, judged_or_404
+from explorer.web.live import Position, read_position
+
+router = APIRouter()
+
+
+@router.get("/api/v1/rollouts/{rollout_id}/events")
+@router.get("/rollouts/{rollout_id}/live", include_in_schema=False)
+async def follow(rollout_id: str, request: Request, api: Api) -> Response:
+    """A rollout as server-sent events: `event`, `call`, `state`, and `end` when it is closed.
+
+    `Last-Event-ID` (else `?since=`) goes on from a position; without one it begins at the
+    start. No message comes twice or is left out, also after a restart of the server.
+    """
+    await judged_or_404(api, rollout_id)
+    told = request.headers.get("last-event-id") or request.query_params.get("since") or ""
+    since = read_position(told) if told else Position()
+    messages = await api.live.stream(RolloutId(rollout_id), since)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
