@@ -204,7 +204,7 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
 @click.option(
     "--view",
     metavar="QUERY",
-    help="Every rollout of a list, by its filters: run=nightly&trainable=yes.",
+    help="Every rollout of a list: its filters (run=nightly&trainable=yes), or a saved view.",
 )
 @click.argument("rollout_ids", nargs=-1, metavar="ID…")
 @options.store
@@ -217,7 +217,7 @@ def export(view: str | None, **flags: Any) -> None:
 
     named = flags.pop("rollout_ids")
     if not named and view is None:
-        raise click.UsageError("name rollouts, or give --view QUERY (an empty one: all)")
+        raise click.UsageError("name rollouts, or give --view QUERY|NAME (an empty one: all)")
     order = exporting.Order(
         named,
         view,
@@ -227,6 +227,29 @@ def export(view: str | None, **flags: Any) -> None:
         flags.pop("notes"),
     )
     sys.exit(exporting.export(load(**flags), order))
+
+
+@cli.command("import")
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option("--run", default="imported", show_default=True, help="Run they shall belong to.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["auto", "openenv", "verifiers", "atif", "harbor", "trl"]),
+    default="auto",
+    show_default=True,
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answers as JSON.")
+@options.store
+def import_(path: Path, run: str, format_: str, as_json: bool, **flags: Any) -> None:
+    """Read captures of other systems: OpenEnv, verifiers, ATIF, Harbor trials, TRL completions.
+
+    They become rollouts to look at and never train. PATH is a file, a trial folder, or a folder
+    of either. Exit status: 0 when everything could be read.
+    """
+    from explorer.importing import import_path
+
+    sys.exit(import_path(load(**flags), path, run, format_, as_json=as_json))
 
 
 @cli.command()

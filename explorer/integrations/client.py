@@ -94,6 +94,20 @@ class ExplorerClient:
                 raise ApiError.read(response.status, raw)
             return orjson.loads(raw) if raw else None
 
+    async def send(self, path: str, data: bytes) -> Any:
+        """A file as the body of a request; the decoded JSON answer.
+
+        Raises:
+            ApiError: the server refused, with its code and sentence.
+        """
+        assert self._session is not None, "use the client as a context manager"
+        kind = {"Content-Type": "application/octet-stream"}
+        async with self._session.post(self.url + path, data=data, headers=kind) as response:
+            raw = await response.read()
+            if response.status >= 400:
+                raise ApiError.read(response.status, raw)
+            return orjson.loads(raw)
+
     @asynccontextmanager
     async def download(self, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer whose body is read piece by piece.

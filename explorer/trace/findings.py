@@ -270,6 +270,13 @@ _TABLE = (
         _M.UNCERTIFIED,
     ),
     FindingSpec(
+        "imported",
+        _F,
+        "The rollout was imported from a file; nobody measured the engine it came from.",
+        "Nobody can accept its numbers: capture it through the proxy to train on it.",
+        _M.UNCERTIFIED,
+    ),
+    FindingSpec(
         "raw_coincides",
         _I,
         "Logprobs are raw, but calls drawn at temperature 1 without truncation, penalties "

@@ -133,18 +133,22 @@ def _engine(decided: Decided) -> Iterator[Finding]:
             if decided.masks[call.call_id].reason is MaskReason.UNCERTIFIED
         ]
         accepted = logprobs_accepted(decided.policy, general, certificate)
-        refused = bool(masked) or (not calls and not accepted)
+        code = engine_code(certificate)
+        # What was imported is refused whatever else masks its calls.
+        refused = bool(masked) or (not calls and not accepted) or code == "imported"
         detail = "" if certificate is None else "; ".join(certificate.failures)
         whole = len(groups) == 1
         where = decided.where(None if whole or not masked else masked[0].call_id)
         grade = Grade.FATAL if refused else Grade.WARN
-        yield make_finding(engine_code(certificate), where, detail, grade)
+        yield make_finding(code, where, detail, grade)
 
 
 def engine_code(certificate: Certificate | None) -> str:
     """The finding that names what a certificate lacks."""
     if certificate is None:
         return "uncertified_engine"
+    if certificate.engine_kind == "imported":
+        return "imported"
     if not certificate.certifiable:
         return "scripted_engine"
     if certificate.logprob_kind is LogprobKind.RAW:

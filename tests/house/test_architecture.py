@@ -43,6 +43,7 @@ TOP = {
     "reach",
     "options",
     "exporting",
+    "importing",
     "commands",
     "policies",
     "rejudging",
