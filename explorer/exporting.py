@@ -44,7 +44,8 @@ class Order:
 
     Attributes:
         rollout_ids: those named, in order.
-        view: filters as in the page's address; every rollout that they show.
+        view: filters as in the page's address, or the name of a saved view; every rollout
+            that they show.
         format: a key of `FORMATS`.
         out: a file, or a folder where there may be several.
         needs: what the reader cannot do without, comma-separated.
@@ -112,13 +113,34 @@ async def _wanted(client: ExplorerClient, order: Order) -> AsyncIterator[str]:
     """The ids that were named, then those that the view shows, page by page."""
     for rollout_id in order.rollout_ids:
         yield rollout_id
+    if order.view is None:
+        return
+    query = await _query_of(client, order.view)
     cursor: str | None = ""
-    while order.view is not None and cursor is not None:
-        asked = [order.view, "limit=200", f"cursor={quote(cursor)}" if cursor else ""]
+    while cursor is not None:
+        asked = [query, "limit=200", f"cursor={quote(cursor)}" if cursor else ""]
         page = await client.list("&".join(part for part in asked if part))
         cursor = page["next"]
         for row in page["rollouts"]:
             yield row["rollout_id"]
+
+
+async def _query_of(client: ExplorerClient, view: str) -> str:
+    """The query of a saved view, when `view` is a name; names hold no =.
+
+    Raises:
+        ConfigurationError: no view has this name.
+    """
+    if "=" in view or not view:
+        return view
+    saved = await client.request("GET", "/api/v1/views")
+    known = {row["name"]: row["query"] for row in saved["views"]}
+    if view not in known:
+        there = f"there are {', '.join(sorted(known))}" if known else "none is saved"
+        raise ConfigurationError(
+            f"no view is called {view!r}: {there}; a filter is written field=value"
+        )
+    return str(known[view])
 
 
 def _check_names(rollout_ids: Sequence[str]) -> None:

@@ -29,14 +29,12 @@ rove(0);
 at = -1;
 for (const [index, row] of rows.entries()) row.addEventListener("focusin", () => { if (index !== at) rove(index); });
 
-const selected = document.querySelector("[data-selected]");
+const compare = document.querySelector("[data-compare]");
 function count() {
-  if (!selected) return;
+  if (!compare) return;
   const n = document.querySelectorAll("td.pick input:checked").length;
-  const button = selected.closest("form").querySelector("button");
-  button.disabled = n < 2 || n > 4;
-  selected.textContent = n === 0 ? "Choose two to four rows to see them side by side."
-    : n === 1 ? "One chosen: choose another." : n > 4 ? `${n} chosen: at most four.` : `${n} chosen.`;
+  compare.disabled = n < 2 || n > 4;
+  compare.firstElementChild.textContent = n === 0 ? "2–4 rows" : n > 4 ? `${n} chosen, at most 4` : `${n} chosen`;
 }
 document.addEventListener("change", (event) => { if (event.target.closest("td.pick")) count(); });
 addEventListener("pageshow", count);

@@ -19,7 +19,8 @@ from typing import Any
 
 from explorer.store.database import Database
 
-CATALOG = "listing_in_memory"
+# No file can give a database this name: it has a slash.
+CATALOG = "listing/in memory"
 SUMMARY = f'"{CATALOG}".summary'
 
 _STAMP = (
@@ -88,7 +89,7 @@ class Summaries:
 
     def _refresh(self, cursor: Any) -> None:
         # The stamp is kept beside the table: both vanish when the file is opened again.
-        cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {CATALOG}")
+        cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS \"{CATALOG}\"")
         made = None
         if cursor.execute(_HAS_MARK).fetchone()[0]:
             made = cursor.execute(f'SELECT * FROM "{CATALOG}".stamp').fetchone()

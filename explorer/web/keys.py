@@ -1,6 +1,6 @@
 """The keyboard shortcuts, once: the help page, the dialog and a test read this list.
 
-Owns: which key does what, in words. `static/explorer.js` registers the same keys.
+Owns: which key does what, in words. `static/explorer.js` and, on lists, `static/lists.js` register the same keys.
 """
 
 from __future__ import annotations
@@ -8,14 +8,18 @@ from __future__ import annotations
 from explorer.web.contexts import Key
 
 KEYS: tuple[Key, ...] = (
-    Key(("j", "k"), "next / previous turn"),
+    Key(("j", "k"), "next / previous turn, or row of a list"),
+    Key(("Enter",), "in a list: open the row"),
+    Key(("x",), "in a list: choose the row, to compare"),
     Key(("→", "←"), "next / previous token"),
     Key(("n", "N"), "next / previous outlier (−logp of 4 nats or more)"),
     Key(("]", "["), "next / previous branch"),
     Key(("m",), "mask hatch on / off"),
-    Key(("1", "2", "3"), "colour by logprob, rank, mask"),
+    Key(("w",), "the worst token of the branch"),
+    Key(("1", "2", "3", "4", "5"), "colour by logprob, rank, entropy, weight version, mask"),
     Key(("g",), "the rollout's group"),
     Key(("c",), "in the turn tree: a turn beside the one it parts from"),
+    Key(("/",), "in a list: the text box"),
     Key(("?",), "this list"),
     Key(("Esc",), "close this list or the token sheet"),
 )

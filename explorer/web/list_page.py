@@ -241,7 +241,10 @@ def _columns(address: ListAddress) -> Iterable[ListColumn]:
             sort_href=None
             if key is None
             else href(PATH, (*rest, ("sort", turned + key.value))),
-            sorted="" if not here else "descending" if address.descending else "ascending",
+            # The newest first is the youngest first.
+            sorted=""
+            if not here
+            else ("descending" if address.descending != (name == "age") else "ascending"),
         )
 
 

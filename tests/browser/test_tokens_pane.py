@@ -27,8 +27,10 @@ def metric_of(page: Page) -> str:
 
 
 def test_help_lists_exactly_the_registered_keys(site: Watched) -> None:
-    page = site.visit("/help/keys")
-    registered = page.evaluate("document.documentElement.dataset.keys").split(" ")
+    registered: set[str] = set()
+    for path in ("/help/keys", "/rollouts", "/rollouts/{small}/tokens"):
+        page = site.visit(path)
+        registered |= set(page.evaluate("document.documentElement.dataset.keys").split(" "))
     listed = [BROWSER_NAMES.get(key, key) for item in KEYS for key in item.keys]
     assert sorted(listed) == sorted(registered)
 
@@ -103,7 +105,7 @@ def test_the_pane_is_one_tab_stop(site: Watched) -> None:
 
 def test_a_link_restores_everything(site: Watched) -> None:
     page = site.visit("/rollouts/{forked}/tokens")
-    page.keyboard.press("3")
+    page.keyboard.press("5")
     page.keyboard.press("m")
     page.get_by_label("ids").check()
     page.locator(".agent .k i").nth(40).click()
@@ -132,7 +134,7 @@ def test_back_undoes_a_metric(site: Watched) -> None:
 
 def test_switched_colours_equal_the_servers(site: Watched) -> None:
     classes = "[...document.querySelectorAll('.k > i')].map((e) => e.className).join('|')"
-    for metric in ("mask", "rank"):
+    for metric in ("mask", "rank", "entropy", "version"):
         page = site.visit("/rollouts/{ranked}/tokens")
         page.locator("select[name=m]").select_option(metric)
         until(
@@ -153,7 +155,7 @@ def test_deep_link_far_down_is_exact(site: Watched) -> None:
 
 def test_only_visible_blocks_are_painted_again(site: Watched) -> None:
     page = site.visit("/rollouts/{large}/tokens")
-    page.keyboard.press("3")
+    page.keyboard.press("5")
     until(page, "document.querySelector('.k').dataset.m === 'mask'")
     left = page.locator(".k[data-m=logprob]").count()
     assert left > 10
@@ -224,7 +226,7 @@ def test_folded_prompt_opens_in_place(site: Watched) -> None:
     first = int(last.get_attribute("data-s") or 0)
     assert 768 < at(page) < first + 800
     expect(page.locator("#inspect")).to_contain_text(f"{at(page):,}")
-    page.keyboard.press("3")
+    page.keyboard.press("5")
     until(page, "document.querySelector('.k .c').parentElement.dataset.m === 'mask'")
 
 
@@ -232,3 +234,38 @@ def test_a_token_that_is_not_loaded_is_fetched(site: Watched) -> None:
     page = site.visit("/rollouts/{folded}/tokens#t30000")
     expect(page.locator(".k .c")).to_be_in_viewport()
     expect(page.locator("#inspect")).to_contain_text("30,000")
+
+
+def test_the_worst_token_is_two_keystrokes_from_the_list(site: Watched) -> None:
+    page = site.visit("/rollouts/{large}/tokens")
+    page.keyboard.press("w")
+    worst = page.locator("[data-worst]").first
+    assert at(page) == int(worst.get_attribute("data-worst") or -1)
+    expect(page.locator(".k .c")).to_be_in_viewport()
+    page.locator("[data-worst]").nth(1).click()
+    assert at(page) == int(
+        page.locator("[data-worst]").nth(1).get_attribute("data-worst") or -1
+    )
+
+
+def test_the_chart_draws_what_was_sampled_and_leads_to_a_token(site: Watched) -> None:
+    page = site.visit("/rollouts/{ranked}/tokens")
+    page.locator("details.chartbox summary").click()
+    page.wait_for_selector("details.chartbox[data-ready]")
+    sampled = page.evaluate(
+        "() => fetch(location.pathname + '.json').then((r) => r.json())"
+        ".then((d) => d.sampled_tokens)"
+    )
+    assert page.locator("details.chartbox").get_attribute("data-ready") == str(sampled)
+    expect(page.locator("details.chartbox canvas")).to_be_visible()
+    over = page.locator(".u-over")
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    until(page, "location.hash.startsWith('#t')")
+    assert page.locator(".k .c").count() == 1
+    # Colours are read again when the theme changes.
+    page.keyboard.press("Escape")
+    page.locator("[data-theme-toggle]").first.click()
+    expect(page.locator("details.chartbox canvas")).to_have_count(1)
