@@ -230,7 +230,7 @@ def export(view: str | None, **flags: Any) -> None:
 
 
 @cli.command("import")
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--run", default="imported", show_default=True, help="Run they shall belong to.")
 @click.option(
     "--format",

@@ -121,6 +121,8 @@ class NotTrainable(RequestRefused):
 
 
 class QueryFailed(RequestRefused):
+    """An SQL query has no answer; the message is the database's, or says which limit ended it."""
+
     status = 422
     code = "query_failed"
 

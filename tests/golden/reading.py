@@ -41,6 +41,7 @@ CERTIFICATES: dict[str, Certificate | None] = {
     "processed": CERTIFIED,
     "raw": replace(CERTIFIED, certificate_id="raw", logprob_kind=LogprobKind.RAW),
     "scripted": SCRIPTED,
+    "imported": replace(SCRIPTED, certificate_id="imported", engine_kind="imported"),
     "nothing": None,
 }
 _TOP = frozenset(
