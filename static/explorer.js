@@ -71,14 +71,15 @@ if (header) {
 /* ---- the token pane ------------------------------------------------------------------- */
 
 const pane = $(".pane[data-base]");
-const METRICS = ["logprob", "rank", "mask"];
-const METRIC_CLASS = /\b(?:b[0-7n]|m[trqp])\b ?/;
+const METRICS = ["logprob", "rank", "entropy", "version", "mask"];
+const METRIC_CLASS = /\b(?:b[0-7n]|m[trqp]|v[0-5x])\b ?/;
 const OUTLIER = 7; // index of the first bin from 4 nats on
 const codes = {
   logprob: ["", "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "bn"],
   mask: ["", "mt", "mr", "mq", "mp"],
 };
-codes.rank = codes.logprob;
+codes.rank = codes.entropy = codes.logprob;
+codes.version = ["", "v0", "v1", "v2", "v3", "v4", "v5", "vx", "bn", "bn"];
 
 const view = { blocks: [], starts: [], visible: new Set(), columns: new Map(), at: null, cursor: null };
 let inspectTimer = 0;
@@ -365,6 +366,17 @@ if (pane) {
       view.cursor?.classList.add("c");
     }
   });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("[data-worst]");
+    if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); select(Number(link.dataset.worst), { show: false }); }
+  });
+  const chart = $("details[data-chart]");
+  chart?.addEventListener("toggle", async () => {
+    if (!chart.open || chart.dataset.drawn) return;
+    chart.dataset.drawn = "";
+    const drawing = await import(chart.dataset.script);
+    await drawing.tokens(chart, address("/columns/logprob-values"), address("/columns/entropy-values"), address("/columns/mask"), (t) => select(t, { show: false }));
+  });
   const form = $("form.controls");
   form.addEventListener("change", (event) => {
     const field = event.target;
@@ -407,7 +419,13 @@ const shortcuts = {
   m: onPane(() => { setState({ mask: root.dataset.mask === "1" ? "0" : "1" }); }),
   1: onPane(() => { setState({ m: "logprob" }); }),
   2: onPane(() => { setState({ m: "rank" }); }),
-  3: onPane(() => { setState({ m: "mask" }); }),
+  3: onPane(() => { setState({ m: "entropy" }); }),
+  4: onPane(() => { setState({ m: "version" }); }),
+  5: onPane(() => { setState({ m: "mask" }); }),
+  w: onPane(() => {
+    const worst = $("[data-worst]");
+    if (worst) select(Number(worst.dataset.worst), { show: false }); else toast("no outlier on this branch");
+  }),
   g: () => { const link = $("[data-group-link]"); if (link) location.assign(link.href); },
   c: () => {
     // Of the focused line, else of the turn at the cursor, else the first of the tree.

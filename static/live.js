@@ -61,7 +61,7 @@ function hold(before) {
   if (Math.abs(moved) > 0.5) scrollBy({ top: moved, behavior: "instant" });
 }
 
-const METRIC = /\b(?:b[0-7n]|m[trqp]|c|w\d+)\b/g;
+const METRIC = /\b(?:b[0-7n]|m[trqp]|v[0-5x]|c)\b/g;
 const plainClass = (token) => token.className.replace(METRIC, "").replace(/\s+/g, " ").trim();
 
 // What a reader would see differ, but for the colours of the metric and the cursor.

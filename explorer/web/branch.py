@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from explorer.export.judged import Judged
@@ -24,6 +23,7 @@ from explorer.records import (
     MaskReason,
 )
 from explorer.trace.branch import Segment, branch_segments
+from explorer.web.alternatives import NO_VALUE, entropies_of, rank_code, ranks_of
 
 REASONS: Final = tuple(MaskReason)
 REASON_INDEX: Final = {reason: index for index, reason in enumerate(REASONS)}
@@ -33,13 +33,23 @@ TRAINED: Final = REASON_INDEX[MaskReason.SAMPLED]
 # that two rollouts compare.
 EDGES: Final = (0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 OUTLIER_NATS: Final = 4.0
-RANK_EDGES: Final = (2, 3, 4, 6, 11, 21)
-BEYOND: Final = 7  # code of a rank that no recorded alternative reaches
-NO_VALUE: Final = 9
+# Edges of the entropy in nats: at 0.7 two tokens are as likely as each other, at 1.6 five.
+ENTROPY_EDGES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0)
+# Weight versions of a branch, in order, take turns at this many colours.
+VERSION_COLOURS: Final = 6
+CROSSED: Final = 7  # code of a call that saw the weights change
 
 # Codes of one-byte columns stand for these classes; `static/explorer.js` has the same.
 BIN_CLASSES: Final = ("", "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "bn")
 MASK_CLASSES: Final = ("", "mt", "mr", "mq", "mp")
+VERSION_CLASSES: Final = ("", "v0", "v1", "v2", "v3", "v4", "v5", "vx", "bn", "bn")
+METRICS: Final = {
+    "logprob": BIN_CLASSES,
+    "rank": BIN_CLASSES,
+    "entropy": BIN_CLASSES,
+    "version": VERSION_CLASSES,
+    "mask": MASK_CLASSES,
+}
 _ROLE_REASONS: Final = frozenset(
     {
         MaskReason.AUXILIARY,
@@ -136,11 +146,67 @@ class BranchView:
                     codes[segment.start : segment.end] = [rank_code(rank) for rank in ranks]
         return codes
 
+    @cached_property
+    def entropies(self) -> NDArray[np.float32]:
+        """Entropy of each sampled token's recorded alternatives in nats, NaN without."""
+        found = np.full(self.length, np.nan, dtype=np.float32)
+        for segment in self.segments:
+            if segment.kind == "completion":
+                values = entropies_of(self.calls[segment.call_id])
+                if values.size == segment.end - segment.start:
+                    found[segment.start : segment.end] = values
+        return found
+
+    @cached_property
+    def entropy_column(self) -> NDArray[np.uint8]:
+        """Bin codes of the entropy."""
+        codes = np.digitize(self.entropies, ENTROPY_EDGES).astype(np.uint8)
+        codes[np.isnan(self.entropies)] = NO_VALUE
+        codes[~self.sampled] = 0
+        return codes
+
+    @cached_property
+    def versions(self) -> tuple[int, ...]:
+        """Weight versions that its calls began with, ascending."""
+        found = {
+            self.calls[segment.call_id].weight_version_start
+            for segment in self.segments
+            if segment.kind == "completion"
+        }
+        return tuple(sorted(version for version in found if version is not None))
+
+    @cached_property
+    def version_column(self) -> NDArray[np.uint8]:
+        """Codes of the weight version that sampled a token."""
+        codes = np.zeros(self.length, dtype=np.uint8)
+        for segment in self.segments:
+            if segment.kind != "completion":
+                continue
+            call = self.calls[segment.call_id]
+            first, last = call.weight_version_start, call.weight_version_end
+            code = NO_VALUE
+            if first is not None:
+                code = 1 + self.versions.index(first) % VERSION_COLOURS
+                code = code if last in (None, first) else CROSSED
+            codes[segment.start : segment.end] = code
+        return codes
+
     def column(self, metric: str) -> NDArray[np.uint8]:
-        """The one-byte column of a metric."""
-        if metric == "rank":
-            return self.rank_column
-        return self.mask_column if metric == "mask" else self.logprob_column
+        """The one-byte column of a metric.
+
+        Raises:
+            KeyError: it is none of `METRICS`.
+        """
+        columns: dict[str, NDArray[np.uint8]] = {
+            "logprob": self.logprob_column,
+            "mask": self.mask_column,
+        }
+        if metric in columns:
+            return columns[metric]
+        if metric not in METRICS:
+            raise KeyError(metric)
+        found: NDArray[np.uint8] = getattr(self, f"{metric}_column")
+        return found
 
     def segment_at(self, index: int) -> Segment:
         """The segment that holds a token."""
@@ -152,69 +218,6 @@ class BranchView:
     def turn_of(self, call_id: CallId) -> int:
         """Number of a call on the branch, from 1."""
         return self.path.index(call_id) + 1
-
-
-def rank_code(rank: int | None) -> int:
-    """The column code of a rank; 0 stands for "beyond what was recorded"."""
-    if rank is None:
-        return NO_VALUE
-    if rank == 0:
-        return BEYOND
-    return int(np.digitize(rank, RANK_EDGES)) if rank <= 20 else BEYOND
-
-
-def alternatives_of(call: Call) -> list[list[tuple[int | None, str, float | None]]]:
-    """The recorded alternatives of each sampled token; empty when there are none."""
-    if not call.top_logprobs:
-        return []
-    try:
-        rows = orjson.loads(call.top_logprobs)
-    except orjson.JSONDecodeError:
-        return []
-    if not isinstance(rows, list):
-        return []
-    return [_alternatives(row) for row in rows]
-
-
-def _alternatives(row: object) -> list[tuple[int | None, str, float | None]]:
-    found: list[tuple[int | None, str, float | None]] = []
-    for item in row if isinstance(row, list) else ():
-        if isinstance(item, list) and len(item) == 3:
-            token_id, text, logprob = item
-            found.append(
-                (
-                    token_id if isinstance(token_id, int) else None,
-                    text if isinstance(text, str) else "",
-                    float(logprob) if isinstance(logprob, int | float) else None,
-                )
-            )
-    return found
-
-
-def ranks_of(call: Call) -> list[int | None]:
-    """Rank of each sampled token; 0 when it is beyond the recorded ones, None unknown."""
-    rows = alternatives_of(call)
-    if call.completion is None or call.logprobs is None or len(rows) != call.completion.size:
-        return []
-    ranks: list[int | None] = []
-    for token_id, logprob, row in zip(
-        call.completion.tolist(), call.logprobs.tolist(), rows, strict=True
-    ):
-        ranks.append(rank_of(token_id, logprob, row))
-    return ranks
-
-
-def rank_of(
-    token_id: int, logprob: float, row: list[tuple[int | None, str, float | None]]
-) -> int | None:
-    """Rank of the sampled token among its alternatives."""
-    if not row or logprob != logprob:
-        return None
-    better = sum(
-        other is not None and name != token_id and other > logprob for name, _, other in row
-    )
-    inside = any(name == token_id for name, _, _ in row)
-    return better + 1 if inside or better < len(row) else 0
 
 
 def branch_view(judged: Judged, leaf: CallId) -> BranchView:

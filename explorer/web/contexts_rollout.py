@@ -189,6 +189,8 @@ class Legend:
     swatches: tuple[tuple[str, str], ...] = said("CSS class and text of each bin.")
     semantics: str = said("Kind of the logprobs and temperature, `unknown` if not recorded.")
     rank_known: bool = said("Whether alternatives were recorded, so that ranks exist.")
+    entropy: tuple[tuple[str, str], ...] = said("CSS class and lower edge of entropy bins.")
+    versions: tuple[tuple[str, str], ...] = said("CSS class and name of weight versions.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,9 @@ class TokenFacts:
     logprob_text: str = said("The logprob as shown.")
     probability: float | None = said("exp of it.")
     rank: int | None = said("Rank among the recorded alternatives, 1 is the likeliest.")
+    entropy: float | None = said("Entropy of its recorded alternatives in nats, a lower bound.")
+    entropy_text: str = said("The entropy in words.")
+    weight_text: str = said("The weight version that sampled it.")
     rank_text: str = said("The rank as shown.")
     alternatives: tuple[Alternative, ...] = said("Recorded alternatives, likeliest first.")
     role: str = said("Role of the call.")
@@ -232,6 +237,34 @@ class TokenFacts:
     notes: tuple[str, ...] = said("What people wrote about a span that holds it.")
     note_href: str = said("The form that writes about it.")
     decide_href: str | None = said("Form to leave it out of training, None if not sampled.")
+
+
+@dataclass(frozen=True, slots=True)
+class WorstToken:
+    """One outlier."""
+
+    index: int = said("Position on the branch.")
+    text: str = said("The token, with control characters visible.")
+    logprob: float = said("Its logprob in nats.")
+    logprob_text: str = said("The logprob as shown.")
+    label: str = said("Its turn, as labelled in the tree.")
+    trained: bool = said("Whether it trains.")
+    href: str = said("Address of the token.")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNumbers:
+    """What was sampled in one turn, in numbers."""
+
+    label: str = said("The turn, as labelled in the tree.")
+    start: int = said("Its first sampled token.")
+    sampled: int = said("Sampled tokens.")
+    trained: int = said("Of these, tokens that train.")
+    outliers: int = said("Of these, with −logp of 4 nats or more.")
+    mean_text: str = said("Mean −logp in nats, as shown.")
+    p99_text: str = said("99th percentile of −logp.")
+    worst_text: str = said("Largest −logp.")
+    entropy_text: str = said("Mean entropy of the recorded alternatives.")
 
 
 @page
@@ -245,7 +278,7 @@ class TokensPage:
     tree: tuple[TreeRow, ...] = said("Every call.")
     branches: tuple[BranchChoice, ...] = said("Every branch.")
     branch: str = said("Last call of the branch shown, empty without calls.")
-    metric: str = said("`logprob`, `rank` or `mask`.")
+    metric: str = said("`logprob`, `rank`, `entropy`, `version` or `mask`.")
     mask: bool = said("Whether masked sampled tokens are hatched.")
     whitespace: bool = said("Whether spaces and line ends are marked.")
     ids: bool = said("Whether token ids are printed.")
@@ -259,6 +292,8 @@ class TokensPage:
     sections: tuple[TurnSection, ...] = said("The tokens, turn by turn.")
     minimap: tuple[Bar, ...] = said("Trained and masked spans, and outliers.")
     legend: Legend = said("What the colours mean.")
+    worst: tuple[WorstToken, ...] = said("The worst outliers, the worst first.")
+    turns: tuple[TurnNumbers, ...] = said("Every turn in numbers: the chart as a table.")
     problem: str = said("Why there are no tokens to show, empty when there are.")
     inspected: TokenFacts | None = said("The token that the address names with `t`.")
 

@@ -31,7 +31,7 @@ from explorer.web.messages import asked_messages, content_text
 from explorer.web.pretty import Pairs, safe_text
 from explorer.web.services import Services
 from explorer.web.text_diff import diff_lines
-from explorer.web.tokens import legend
+from explorer.web.legends import legend
 from explorer.web.turn_tree import CAUSES, TurnTree, named_calls
 
 SHOWN: Final = 400

@@ -21,7 +21,7 @@ from typing import Final
 from markupsafe import Markup
 
 from explorer.trace.decode import REST_MARK, Piece, visible
-from explorer.web.branch import BIN_CLASSES, MASK_CLASSES, TRAINED, BranchView
+from explorer.web.branch import METRICS, TRAINED, BranchView
 
 BLOCK: Final = 512
 LONGEST_BLOCK: Final = 768
@@ -131,7 +131,7 @@ class TokenMarkup:
         self._columns = view.column(look.metric).tolist()
         masked = view.sampled & (view.reasons != TRAINED)
         self._masked = masked.tolist()
-        self._names = MASK_CLASSES if look.metric == "mask" else BIN_CLASSES
+        self._names = METRICS[look.metric]
         self._seen: dict[int, tuple[str, str]] = {}
         self._ends = [index for index, piece in enumerate(pieces) if piece.text.endswith("\n")]
 

@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from explorer.errors import InvalidValue, NotFound
 from explorer.export.judged import Judged
+from explorer.web.branch import METRICS
 from explorer.web.branches import Shown, decode_one, leaf_of, shown_branch
 from explorer.web.contexts_rollout import (
     InspectPage,
@@ -24,17 +25,19 @@ from explorer.web.contexts_rollout import (
 )
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
+from explorer.web.inspector import token_facts
+from explorer.web.legends import legend
 from explorer.web.markup import Look, TokenMarkup
 from explorer.web.pages import page_and_twin
 from explorer.web.render import accepts_gzip, packed, respond
 from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import Services, services_of
-from explorer.web.tokens import PART, Sections, Window, legend, minimap, token_facts, windows
+from explorer.web.tokens import PART, Sections, Window, minimap, windows
 from explorer.web.turn_tree import TurnTree, View
+from explorer.web.worst import turn_numbers, worst_tokens
 
 router = APIRouter(include_in_schema=False)
-
-METRICS = ("logprob", "rank", "mask")
+VALUES = ("logprob-values", "entropy-values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ def tokens_page(
         broke=tree.root_break(leaf, decode) if leaf is not None else None,
         sections=sections,
         minimap=minimap(shown.view) if shown else (),
+        worst=worst_tokens(judged, shown) if shown else (),
+        turns=turn_numbers(shown) if shown else (),
         legend=legend(judged, shown.view if shown else None),
         problem="" if shown else no_tokens(judged, leaf is not None),
         inspected=token_facts(judged, shown, at, notes) if shown and at is not None else None,
@@ -243,15 +248,20 @@ async def section(request: Request, rollout_id: str) -> Response:
 
 @router.get("/rollouts/{rollout_id}/columns/{metric}")
 async def column(request: Request, rollout_id: str, metric: str) -> Response:
-    """One metric of every token of a branch: a byte each, ids four (little-endian)."""
-    if metric not in (*METRICS, "ids"):
-        raise NotFound(f"columns are {', '.join(METRICS)} and ids")
+    """One metric of every token of a branch: a byte each, ids and values four
+    (little-endian; a value that is not there is NaN)."""
+    known = (*METRICS, *VALUES, "ids")
+    if metric not in known:
+        raise NotFound(f"columns are {', '.join(known)}")
     _, shown = await shown_or_404(request, rollout_id)
     compress = accepts_gzip(request)
 
     def work() -> Response:
         if metric == "ids":
             data = shown.view.ids.astype("<i4").tobytes()
+        elif metric in VALUES:
+            values = shown.view.logprobs if metric == VALUES[0] else shown.view.entropies
+            data = values.astype("<f4").tobytes()
         else:
             data = shown.view.column(metric).tobytes()
         return packed(data, "application/octet-stream", compress=compress)

@@ -105,6 +105,6 @@ def test_theme_is_kept(site: Watched) -> None:
 
 def test_nothing_is_kept_in_the_browser_but_the_theme(site: Watched) -> None:
     page = site.visit("/rollouts/{small}/tokens#t40")
-    page.keyboard.press("3")
+    page.keyboard.press("5")
     assert page.evaluate("localStorage.length + sessionStorage.length") == 0
     assert page.evaluate("document.cookie") == ""

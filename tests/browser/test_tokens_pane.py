@@ -87,9 +87,9 @@ def test_branches_are_walked(site: Watched) -> None:
 
 def test_keys_are_ignored_in_inputs(site: Watched) -> None:
     page = site.visit("/rollouts?q=x")
-    page.locator("input[name=q]").fill("")
-    page.locator("input[name=q]").press_sequentially("jg?m1")
-    assert page.locator("input[name=q]").input_value() == "jg?m1"
+    page.locator("input[name=q][type=search]").fill("")
+    page.locator("input[name=q][type=search]").press_sequentially("jg?m1")
+    assert page.locator("input[name=q][type=search]").input_value() == "jg?m1"
     assert page.locator("#keys").is_hidden()
 
 

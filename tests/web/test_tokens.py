@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.trace.decode import REST_MARK, pieces, visible
-from explorer.web.branch import BEYOND, NO_VALUE, rank_code, rank_of
+from explorer.web.alternatives import BEYOND, NO_VALUE, rank_code, rank_of
 from explorer.web.markup import BLOCK, LONGEST_BLOCK, base_classes, cuts, token_text
 from tests.web.conftest import Site
 from tests.web.parsing import read

@@ -1,0 +1,80 @@
+"""The outliers of a branch as a list, and its turns in numbers.
+
+Owns: which tokens are the worst, and the table that stands for the chart.
+Must not know: HTTP, HTML.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from explorer.export.judged import Judged
+from explorer.trace.decode import REST_MARK
+from explorer.web import words
+from explorer.web.branches import Shown
+from explorer.web.contexts_rollout import TurnNumbers, WorstToken
+from explorer.web.frames import rollout_href
+from explorer.web.inspector import edge_spaces
+
+MOST_WORST = 12
+MOST_TURNS = 200
+
+
+def worst_tokens(judged: Judged, shown: Shown) -> tuple[WorstToken, ...]:
+    """The least likely sampled tokens, the worst first; only those that are outliers."""
+    view = shown.view
+    at = np.flatnonzero(view.outliers)
+    ordered = at[np.argsort(view.logprobs[at], kind="stable")][:MOST_WORST].tolist()
+    found = []
+    for index in ordered:
+        segment = view.segment_at(index)
+        piece = shown.pieces[index]
+        found.append(
+            WorstToken(
+                index=index,
+                text=edge_spaces(piece.display) or REST_MARK,
+                logprob=float(view.logprobs[index]),
+                logprob_text=f"{float(view.logprobs[index]):.2f}".replace("-", "−"),
+                label=shown.labels[segment.call_id],
+                trained=bool(view.trained[index]),
+                href=rollout_href(
+                    judged.record.rollout.rollout_id, "tokens", branch=view.leaf, t=index
+                )
+                + f"#t{index}",
+            )
+        )
+    return tuple(found)
+
+
+def turn_numbers(shown: Shown) -> tuple[TurnNumbers, ...]:
+    """The sampled part of every turn in numbers: the table twin of the chart."""
+    view = shown.view
+    found = []
+    for segment in view.segments:
+        if segment.kind != "completion":
+            continue
+        here = slice(segment.start, segment.end)
+        known = -view.logprobs[here]
+        known = known[~np.isnan(known)]
+        entropies = view.entropies[here]
+        entropies = entropies[~np.isnan(entropies)]
+        found.append(
+            TurnNumbers(
+                label=shown.labels[segment.call_id],
+                start=segment.start,
+                sampled=segment.end - segment.start,
+                trained=int(np.count_nonzero(view.trained[here])),
+                outliers=int(np.count_nonzero(view.outliers[here])),
+                mean_text=_number(float(known.mean()) if known.size else math.nan),
+                p99_text=_number(float(np.percentile(known, 99)) if known.size else math.nan),
+                worst_text=_number(float(known.max()) if known.size else math.nan),
+                entropy_text=_number(float(entropies.mean()) if entropies.size else math.nan),
+            )
+        )
+    return tuple(found[:MOST_TURNS])
+
+
+def _number(value: float) -> str:
+    return words.NONE if math.isnan(value) else f"{value:.3f}"
