@@ -96,7 +96,8 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
     if flags["store"] is None:
         flags["store"] = Path("demo-store") / "rollouts.duckdb"
     flags["sql_console"] = bool(flags["sql_console"])
-    settings = load(**flags, engine="tiny")
+    # Ranks and entropies need alternatives; here there is nothing to save by leaving them out.
+    settings = load(**{"top_logprobs": 5} | flags, engine="tiny")
     settings.store.parent.mkdir(parents=True, exist_ok=True)
 
     def report(outcome: Outcome, done: int, total: int) -> None:

@@ -21,6 +21,7 @@ class SqlColumn:
     type: str = said("DuckDB's type.")
     unit: str = said("Unit or encoding, empty when there is none.")
     doc: str = said("What it holds.")
+    numeric: bool = said("Whether its values are numbers.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,12 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
     if certificate is not None:
         proved = (
             fact("certificate", certificate.certificate_id),
-            fact("measured", words.clock(certificate.time_us)),
+            fact(
+                "measured",
+                "never: imported"
+                if certificate.engine_kind == "imported"
+                else words.clock(certificate.time_us),
+            ),
             fact("logprobs", certificate.logprob_kind.value),
             fact("capture level", certificate.capture_level.value),
             fact("passing", "yes" if certificate.passing else "no"),

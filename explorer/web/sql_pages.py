@@ -9,7 +9,6 @@ A query in the address only fills the form: a link must not make anybody run any
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import replace
 from typing import cast
 from urllib.parse import parse_qs
@@ -30,13 +29,12 @@ from explorer.web.pages import page_and_twin
 from explorer.web.pretty import safe_text
 from explorer.web.render import respond
 from explorer.web.services import services_of
-from explorer.web.sql_schema import examples, tables
+from explorer.web.sql_schema import NUMBER, examples, tables
 
 router = APIRouter(include_in_schema=False)
 
 MOST_FORM = 128 * 1024
 SHOWN_CHARACTERS = 400
-_NUMBER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|DOUBLE|FLOAT|DECIMAL\(.*\)")
 
 
 def console_of(request: Request) -> Console:
@@ -171,7 +169,13 @@ def _result(answer: Answer) -> SqlResult:
     }
     return SqlResult(
         columns=tuple(
-            SqlColumn(name=safe_text(name), type=safe_text(kind), unit="", doc="")
+            SqlColumn(
+                name=safe_text(name),
+                type=safe_text(kind),
+                unit="",
+                doc="",
+                numeric=NUMBER.fullmatch(kind) is not None,
+            )
             for name, kind in answer.columns
         ),
         rows=tuple(
@@ -202,7 +206,7 @@ def _cell(value: Cell | Typed, kind: str, column: str) -> SqlCell:
     what = "text"
     if isinstance(value, bytes):
         what = "bytes"
-    elif _NUMBER.fullmatch(kind):
+    elif NUMBER.fullmatch(kind):
         what = "number"
     href = rollout_href(text) if column == "rollout_id" and is_id(text) else ""
     cut = max(0, len(text) - SHOWN_CHARACTERS)

@@ -5,10 +5,13 @@ Owns: how the schema reads on the page, the examples. Must not know: running a q
 
 from __future__ import annotations
 
+import re
+
 from explorer.store.snapshot import shown_tables, sql_type
 from explorer.web.contexts_sql import SqlColumn, SqlExample, SqlTable
 from explorer.web.frames import with_query
 
+NUMBER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|DOUBLE|FLOAT|DECIMAL\(.*\)")
 _LIST_UNITS = {"int32 LE": "ids", "float32 LE": "nats"}
 _LIST_DOCS = {"logprobs": "One per sampled id; null: the engine gave none."}
 
@@ -75,6 +78,7 @@ def tables() -> tuple[SqlTable, ...]:
                     type=sql_type(column),
                     unit=_LIST_UNITS.get(column.unit, column.unit),
                     doc=_LIST_DOCS.get(column.name, column.doc),
+                    numeric=NUMBER.fullmatch(sql_type(column)) is not None,
                 )
                 for column in table.columns
             ),

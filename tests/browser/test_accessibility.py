@@ -16,6 +16,7 @@ PAGES = (
     "/rollouts",
     "/rollouts?q=nothing-like-this&state=asleep",
     "/engine",
+    "/sql?sql=SELECT%20%27a%E2%80%AEb%27",
     "/help/keys",
     "/nothing-here",
     "/rollouts/{forked}/tokens?t=140#t140",
