@@ -424,7 +424,7 @@ const shortcuts = {
   5: onPane(() => { setState({ m: "mask" }); }),
   w: onPane(() => {
     const worst = $("[data-worst]");
-    if (worst) select(Number(worst.dataset.worst), { show: false }); else toast("no outlier on this branch");
+    if (worst) select(Number(worst.dataset.worst), { show: false }); else toast("nothing was sampled on this branch");
   }),
   g: () => { const link = $("[data-group-link]"); if (link) location.assign(link.href); },
   c: () => {

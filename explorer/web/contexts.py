@@ -96,6 +96,8 @@ class RunRow:
     n_trainable: int = said("Of these, judged trainable.")
     n_calls: int = said("Calls that ended.")
     generated_tokens: int = said("Sampled tokens.")
+    mean_length: float | None = said("Sampled tokens a rollout, null without rollouts.")
+    mean_length_text: str = said("The mean as shown.")
     n_rewarded: int = said("Rollouts with a reward.")
     reward_mean: float | None = said("Mean of those rewards.")
     reward_text: str = said("The mean as shown.")

@@ -241,7 +241,7 @@ class TokenFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorstToken:
-    """One outlier."""
+    """One of the least likely sampled tokens."""
 
     index: int = said("Position on the branch.")
     text: str = said("The token, with control characters visible.")
@@ -292,7 +292,7 @@ class TokensPage:
     sections: tuple[TurnSection, ...] = said("The tokens, turn by turn.")
     minimap: tuple[Bar, ...] = said("Trained and masked spans, and outliers.")
     legend: Legend = said("What the colours mean.")
-    worst: tuple[WorstToken, ...] = said("The worst outliers, the worst first.")
+    worst: tuple[WorstToken, ...] = said("The least likely sampled tokens, the worst first.")
     turns: tuple[TurnNumbers, ...] = said("Every turn in numbers: the chart as a table.")
     problem: str = said("Why there are no tokens to show, empty when there are.")
     inspected: TokenFacts | None = said("The token that the address names with `t`.")

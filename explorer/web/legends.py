@@ -33,12 +33,15 @@ def legend(judged: Judged, view: BranchView | None) -> Legend:
         swatches=tuple(swatches),
         semantics=f"nats, {kind}, {_temperature(calls)}",
         rank_known=any(call.top_logprobs for call in calls),
-        entropy=tuple(
-            (
-                f"b{number}",
-                f"{edge:g}".removeprefix("0") + ("+" if edge == ENTROPY_EDGES[-1] else ""),
-            )
-            for number, edge in enumerate(ENTROPY_EDGES)
+        entropy=(
+            ("paper", "<" + f"{ENTROPY_EDGES[0]:g}".removeprefix("0")),
+            *(
+                (
+                    f"b{number}",
+                    f"{edge:g}".removeprefix("0") + ("+" if edge == ENTROPY_EDGES[-1] else ""),
+                )
+                for number, edge in enumerate(ENTROPY_EDGES)
+            ),
         ),
         versions=_versions(view),
     )

@@ -73,6 +73,10 @@ def run_row(row: RunSummary, now: int) -> RunRow:
         n_trainable=row.n_trainable,
         n_calls=row.n_calls,
         generated_tokens=row.generated_tokens,
+        mean_length=row.generated_tokens / row.n_rollouts if row.n_rollouts else None,
+        mean_length_text=words.thousands(round(row.generated_tokens / row.n_rollouts))
+        if row.n_rollouts
+        else words.NONE,
         n_rewarded=row.n_rewarded,
         reward_mean=row.reward_mean,
         reward_text=words.reward_text(

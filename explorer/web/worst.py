@@ -1,4 +1,4 @@
-"""The outliers of a branch as a list, and its turns in numbers.
+"""The least likely tokens of a branch as a list, and its turns in numbers.
 
 Owns: which tokens are the worst, and the table that stands for the chart.
 Must not know: HTTP, HTML.
@@ -23,9 +23,9 @@ MOST_TURNS = 200
 
 
 def worst_tokens(judged: Judged, shown: Shown) -> tuple[WorstToken, ...]:
-    """The least likely sampled tokens, the worst first; only those that are outliers."""
+    """The least likely sampled tokens, the worst first, outliers or not."""
     view = shown.view
-    at = np.flatnonzero(view.outliers)
+    at = np.flatnonzero(view.sampled & ~np.isnan(view.logprobs))
     ordered = at[np.argsort(view.logprobs[at], kind="stable")][:MOST_WORST].tolist()
     found = []
     for index in ordered:

@@ -108,3 +108,12 @@ def test_nothing_is_kept_in_the_browser_but_the_theme(site: Watched) -> None:
     page.keyboard.press("5")
     assert page.evaluate("localStorage.length + sessionStorage.length") == 0
     assert page.evaluate("document.cookie") == ""
+
+
+def test_the_chart_of_the_runs_has_a_point_for_each(site: Watched) -> None:
+    page = site.visit("/runs")
+    page.wait_for_selector(".chartbox[data-ready]")
+    rows = page.locator("#run-table tbody tr").count()
+    assert rows > 1
+    assert page.locator(".chartbox").get_attribute("data-ready") == str(rows)
+    expect(page.locator(".chartbox canvas")).to_be_visible()

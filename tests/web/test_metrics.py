@@ -92,7 +92,6 @@ def test_the_worst_tokens_are_the_lowest_logprobs(site: Site) -> None:
     assert [item["logprob"] for item in worst] == pytest.approx(lowest.tolist())
     for item in worst:
         assert float(logprobs[item["index"]]) == pytest.approx(item["logprob"])
-        assert item["logprob"] <= -4
 
 
 def test_turns_in_numbers_add_up(site: Site) -> None:
