@@ -338,7 +338,7 @@ def _value(item: Any) -> Cell | Typed:
 def _death(code: int | None, told: str, limits: Limits) -> str:
     """Why a process ended without an answer."""
     unaffected = "the server is not affected"
-    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and limits.cpu_s):
+    if code == -signal.SIGXCPU:
         return (
             f"the query used more than its {limits.cpu_s} s of CPU and was ended; {unaffected}"
         )

@@ -42,10 +42,12 @@ def limit(request: dict[str, Any]) -> None:
 
 
 def _lower(kind: int, most: int) -> None:
+    # A second between the two, so that the signal says what it was.
+    last = most + 1 if kind == resource.RLIMIT_CPU else most
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(kind, (most, most))
+        last = min(last, hard)
+    resource.setrlimit(kind, (min(most, last), last))
 
 
 def leave_network() -> str:

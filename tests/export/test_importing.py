@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from explorer import runfile
 from explorer.cli import cli
 from explorer.engine.tiny import TinyEngine
 from explorer.records import NULL_LOGPROB_BITS
@@ -208,7 +210,7 @@ def command(store: Path, *given: str) -> Any:
     return CliRunner().invoke(cli, ["import", *given, "--store", str(store)])
 
 
-def test_the_command_reads_files_and_folders_without_and_beside_a_server(
+def test_the_command_reads_files_and_folders_where_nobody_serves(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "jobs"
@@ -232,3 +234,18 @@ def test_the_command_reads_files_and_folders_without_and_beside_a_server(
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "holds no capture" in command(store, str(empty)).output
+
+
+def test_the_command_talks_to_the_server_that_has_the_store(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    with serving(TinyEngine(), store) as running:
+        runfile.write(store, runfile.RunFile(running.url, running.token, os.getpid()))
+        try:
+            done = command(store, str(DATA / "verifiers-traces.jsonl"), "--run", "foreign")
+        finally:
+            runfile.remove(store)
+        assert done.exit_code == 0, done.output
+        listed = running.api("GET", "/api/v1/rollouts?run=foreign")["rollouts"]
+        assert {row["harness"] for row in listed} == {"verifiers"}
+        assert all(row["rollout_id"] in done.output for row in listed)
+        assert len(listed) == 2
