@@ -36,14 +36,17 @@ from explorer.trace import findings
 from explorer.trace.policy import DEFAULT_POLICY, SHIPPED, SHIPPED_FOR, Policy
 from explorer.web import (
     api,
+    compare_pages,
     contexts,
     contexts_rollout,
     drift,
     drift_pages,
     exports,
+    imports,
     list_pages,
     pages,
     rollout_pages,
+    sql_pages,
     token_pages,
     views,
 )
@@ -380,6 +383,7 @@ def served_routes() -> list[APIRoute]:
     routers = (
         api.router,
         exports.router,
+        imports.router,
         drift.router,
         api.probes,
         list_pages.router,
@@ -387,6 +391,8 @@ def served_routes() -> list[APIRoute]:
         views.programs,
         pages.router,
         rollout_pages.router,
+        compare_pages.router,
+        sql_pages.router,
         drift_pages.router,
         token_pages.router,
     )
@@ -397,7 +403,7 @@ def served_routes() -> list[APIRoute]:
 def routes_page() -> str:
     """Every HTTP route."""
     served = served_routes()
-    ours = (api.__name__, exports.__name__, drift.__name__)
+    ours = (api.__name__, exports.__name__, imports.__name__, drift.__name__)
     programs = [route for route in served if route.endpoint.__module__ in ours]
     browsed = [route for route in served if route.endpoint.__module__ not in ours]
     wire = table(
@@ -439,9 +445,8 @@ def routes_page() -> str:
                 for route in programs
             ],
         ),
-        "`GET /api/v1/rollouts` takes the filters of the page `/rollouts` as its query: "
-        + ", ".join(f"`{item.name}`" for item in dataclasses.fields(contexts.Filters))
-        + ", and `cursor` and `limit`.",
+        "`GET /api/v1/rollouts` takes the [filters](filters.md) of the page `/rollouts` as its "
+        "query, and `cursor` and `limit`.",
         "## Pages",
         page_note,
         table(("Path", "JSON twin", "Needs", "What it shows"), page_rows(browsed)),
