@@ -100,6 +100,7 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.tree
 	$(BIN)/python -m benchmarks.store_commit
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.listing
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.custody

@@ -9,6 +9,7 @@ value would give.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from explorer.store.filtering import EXPRESSIONS, conditions
@@ -38,18 +39,41 @@ FACETS = (
 
 def read_facets(cursor: Any, query: RolloutQuery, most: int) -> tuple[Facet, ...]:
     """The facets of a filter, each with its `most` commonest values."""
-    found = []
-    for field in FACETS:
-        where, values = conditions(query, without=field)
-        expression = _BUCKETS if field is Field.REWARD else EXPRESSIONS[field]
-        rows = cursor.execute(
-            f"SELECT {expression}, count(*) FROM {SUMMARY} b WHERE {where} "
-            "GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?",
-            [*values, most + 1],
-        ).fetchall()
-        counts = [FacetCount(value, count) for value, count in rows[:most]]
-        if field is Field.REWARD:
-            order = {value: place for place, value in enumerate(BUCKETS)}
-            counts.sort(key=lambda item: order.get(item.value or "", len(order)))
-        found.append(Facet(field.value, tuple(counts), more=len(rows) > most))
-    return tuple(found)
+    own = {term.field for term in query.terms} | {Field.STATE}
+    shared = [field for field in FACETS if field not in own]
+    found: dict[Field, list[FacetCount]] = {field: [] for field in FACETS}
+    # Rows that match are found once for all facets that leave no term out.
+    for fields, without in ((shared, None), *(((field,), field) for field in FACETS)):
+        if without is not None and without not in own:
+            continue
+        sql, values = _counting(query, fields, without, most)
+        for name, value, count in cursor.execute(sql, values).fetchall():
+            found[Field(name)].append(FacetCount(value, count))
+    return tuple(_facet(field, found[field], most) for field in FACETS)
+
+
+def _counting(
+    query: RolloutQuery, fields: Sequence[Field], without: Field | None, most: int
+) -> tuple[str, list[Any]]:
+    """One statement that counts the values of some fields: name, value, count."""
+    where, values = conditions(query, without=without)
+    columns = ", ".join(
+        f"{_BUCKETS if field is Field.REWARD else EXPRESSIONS[field]} AS facet_{field.value}"
+        for field in fields
+    )
+    counts = " UNION ALL ".join(
+        f"(SELECT '{field.value}', facet_{field.value}, count(*) FROM matched "
+        f"GROUP BY 2 ORDER BY 3 DESC, 2 LIMIT {int(most) + 1})"
+        for field in fields
+    )
+    sql = f"WITH matched AS MATERIALIZED (SELECT {columns} FROM {SUMMARY} b WHERE {where}) "
+    return sql + counts, values
+
+
+def _facet(field: Field, counts: list[FacetCount], most: int) -> Facet:
+    shown = sorted(counts, key=lambda item: (-item.count, item.value is None, item.value or ""))
+    shown = shown[:most]
+    if field is Field.REWARD:
+        order = {value: place for place, value in enumerate(BUCKETS)}
+        shown.sort(key=lambda item: order.get(item.value or "", len(order)))
+    return Facet(field.value, tuple(shown), more=len(counts) > most)

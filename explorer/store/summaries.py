@@ -22,8 +22,9 @@ from explorer.store.database import Database
 # No file can give a database this name: it has a slash.
 CATALOG = "listing/in memory"
 SUMMARY = f'"{CATALOG}".summary'
+STAMP = f'"{CATALOG}".stamp'
 
-_STAMP = (
+_COUNTED = (
     "SELECT (SELECT count(*) FROM rollout), (SELECT count(*) FROM rollout_event), "
     "(SELECT count(*) FROM call), (SELECT count(*) FROM judgement)"
 )
@@ -92,12 +93,12 @@ class Summaries:
         cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS \"{CATALOG}\"")
         made = None
         if cursor.execute(_HAS_MARK).fetchone()[0]:
-            made = cursor.execute(f'SELECT * FROM "{CATALOG}".stamp').fetchone()
-        if made is not None and made == cursor.execute(_STAMP).fetchone():
+            made = cursor.execute(f"SELECT * FROM {STAMP}").fetchone()
+        if made is not None and made == cursor.execute(_COUNTED).fetchone():
             return
         cursor.execute("BEGIN TRANSACTION")
         try:
-            cursor.execute(f'CREATE OR REPLACE TABLE "{CATALOG}".stamp AS {_STAMP}')
+            cursor.execute(f"CREATE OR REPLACE TABLE {STAMP} AS {_COUNTED}")
             cursor.execute(_MAKE)
             cursor.execute("COMMIT")
         except BaseException:

@@ -144,7 +144,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class HistogramBar:
     """One bar of a histogram."""
 
     label: str = said("Values that it counts.")
@@ -156,7 +156,7 @@ class Histogram:
     """How one number of a run's rollouts is spread."""
 
     title: str = said("What is counted.")
-    bars: tuple[Bar, ...] = said("Bars from the smallest value to the largest.")
+    bars: tuple[HistogramBar, ...] = said("Bars from the smallest value to the largest.")
     most: int = said("Count of the highest bar.")
     n: int = said("Rollouts that have the number.")
     missing: int = said("Rollouts that have none.")

@@ -21,7 +21,8 @@ from explorer.web import words
 
 ROWS_AT_ONCE = 1000
 # What spreadsheets take for a formula, in their full-width forms, too.
-_RISKY = "=+-@＝＋－＠"
+_RISKY = tuple("=+-@＝＋－＠")
+_CONTROL = ("\t", "\r", "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,8 @@ def safe_cell(value: Any) -> Any:
         return "true" if value else "false"
     if not isinstance(value, str):
         return value
-    start = value.lstrip()
-    risky = value[:1] in ("\t", "\r", "\n") or start[:1] in _RISKY
-    return (
-        f"'{value}" if value and start and risky or value[:1] in ("\t", "\r", "\n") else value
-    )
+    risky = value[:1] in _CONTROL or value.lstrip()[:1] in _RISKY
+    return f"'{value}" if value.strip() and risky else value
 
 
 def csv_lines(store: Store, query: RolloutQuery) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from explorer.store.interface import Store
 from explorer.store.queries import GroupSort, GroupSummary, RunSummary
 from explorer.web import filters, words
 from explorer.web.contexts import Frame
-from explorer.web.contexts_lists import Bar, GroupRow, Histogram, RunPage, RunsPage
+from explorer.web.contexts_lists import GroupRow, Histogram, HistogramBar, RunPage, RunsPage
 from explorer.web.frames import list_href, run_href, with_query
 from explorer.web.lists import group_row, now_us, run_row
 from explorer.web.pretty import safe_text
@@ -173,7 +173,10 @@ def histogram(title: str, values: Sequence[float], total: int) -> Histogram:
     finite = [value for value in values if math.isfinite(value)]
     counted = Counter(finite)
     if len(counted) <= BINS:
-        bars = [Bar(words.thousands(value), count) for value, count in sorted(counted.items())]
+        bars = [
+            HistogramBar(words.thousands(value), count)
+            for value, count in sorted(counted.items())
+        ]
     else:
         bars = _bins(finite)
     return Histogram(
@@ -185,12 +188,12 @@ def histogram(title: str, values: Sequence[float], total: int) -> Histogram:
     )
 
 
-def _bins(values: Sequence[float]) -> list[Bar]:
+def _bins(values: Sequence[float]) -> list[HistogramBar]:
     low, step = _scale(min(values), max(values))
     places = Counter(int((value - low) // step) for value in values)
     edges = [words.thousands(low + place * step) for place in range(max(places) + 2)]
     return [
-        Bar(f"{edges[place]}–{edges[place + 1]}", places[place])
+        HistogramBar(f"{edges[place]}–{edges[place + 1]}", places[place])
         for place in range(max(places) + 1)
     ]
 

@@ -15,6 +15,8 @@ PAGES = (
     "/runs/grpo-tiny%20%23412",
     "/rollouts",
     "/rollouts?q=nothing-like-this&state=asleep",
+    "/rollouts?state=closed&sort=-share&cols=task,group,purpose,tokens,created",
+    "/runs?sort=-share",
     "/engine",
     "/sql?sql=SELECT%20%27a%E2%80%AEb%27",
     "/help/keys",

@@ -95,13 +95,13 @@ def test_facets_toggle(site: Watched) -> None:
 
 def test_columns_are_chosen_in_the_address(site: Watched) -> None:
     page = listing(site, "/rollouts?cols=task,tokens")
-    heads = page.locator("thead th").all_inner_texts()
+    heads = page.locator("table.list thead th").all_inner_texts()
     assert [head.strip() for head in heads] == ["Choose", "Rollout", "Task", "Sampled"]
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Purpose").check()
     page.get_by_role("button", name="Show these").click()
     page.wait_for_url(re.compile("cols=purpose"))
-    expect(page.locator("thead th")).to_have_count(5)
+    expect(page.locator("table.list thead th")).to_have_count(5)
 
 
 def test_narrow_screens_have_closed_filters_and_no_sideways_scroll(site: Watched) -> None:
