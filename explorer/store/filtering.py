@@ -35,7 +35,7 @@ EXPRESSIONS: dict[Field, str] = {
     Field.CALLS: "b.n_calls",
     Field.FAILED: "b.n_failed",
     Field.TOKENS: "b.generated_tokens",
-    Field.SUPERVISED: "b.supervised_tokens",
+    Field.SUPERVISED: "b.trained",
     Field.CREATED: "b.created_us",
 }
 # The key whole, else as steps inwards. What is not JSON (a NaN was kept) has no value.

@@ -30,7 +30,7 @@ WITH grouped AS (
     min(b.reward) AS low, max(b.reward) AS high,
     count(*) FILTER (coalesce(b.trainable, false)) AS n_trainable,
     count(b.trainable) AS n_judged,
-    coalesce(sum(b.supervised_tokens), 0)::BIGINT AS supervised,
+    coalesce(sum(b.trained), 0)::BIGINT AS supervised,
     coalesce(sum(b.judged_tokens), 0)::BIGINT AS judged_tokens,
     coalesce(sum(b.n_fatal), 0)::BIGINT AS n_fatal,
     coalesce(sum(b.n_warn), 0)::BIGINT AS n_warn, avg(b.generated_tokens) AS length

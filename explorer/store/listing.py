@@ -44,7 +44,7 @@ _KEYS = {
     SortKey.CALLS: "b.n_calls",
     SortKey.FAILED: "b.n_failed",
     SortKey.TOKENS: "b.generated_tokens",
-    SortKey.SUPERVISED: "b.supervised_tokens",
+    SortKey.SUPERVISED: "b.trained",
     SortKey.SHARE: "b.share",
     SortKey.FINDINGS: "b.n_fatal * 1000000 + b.n_warn",
     SortKey.RUN: "b.run",
@@ -64,8 +64,9 @@ _RUNS = (
     "count(*) FILTER (coalesce(b.trainable, false)), sum(b.n_calls)::BIGINT, "
     "sum(b.generated_tokens)::BIGINT, avg(b.reward), count(b.reward), "
     "min(b.created_us), max(b.created_us), "
-    "coalesce(sum(b.supervised_tokens) FILTER (b.trainable), 0)::BIGINT, "
-    "coalesce(sum(b.n_fatal), 0)::BIGINT, coalesce(sum(b.n_warn), 0)::BIGINT "
+    "coalesce(sum(b.trained), 0)::BIGINT, "
+    "coalesce(sum(b.n_fatal), 0)::BIGINT, coalesce(sum(b.n_warn), 0)::BIGINT, "
+    "count(b.trainable), coalesce(sum(b.judged_tokens), 0)::BIGINT "
     f"FROM {SUMMARY} b WHERE b.status <> 'deleted'{{only}} GROUP BY b.run ORDER BY 10 DESC, 1"
 )
 

@@ -185,7 +185,11 @@ class Facet:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run: its rollouts counted, without the deleted ones."""
+    """One run: its rollouts counted, without the deleted ones.
+
+    ``supervised_tokens`` are those of rollouts judged trainable, ``judged_tokens`` the
+    sampled tokens of all that were judged.
+    """
 
     run: str
     n_rollouts: int
@@ -200,6 +204,8 @@ class RunSummary:
     supervised_tokens: int = 0
     n_fatal: int = 0
     n_warn: int = 0
+    n_judged: int = 0
+    judged_tokens: int = 0
 
 
 class GroupSort(StrEnum):

@@ -60,8 +60,11 @@ SELECT r.rollout_id, r.run, r.task, r.group_name, coalesce(r.group_name, r.task)
   v.supervised_tokens, v.generated_tokens AS judged_tokens, v.n_calls AS judged_calls,
   v.n_fatal, v.n_warn, v.reasons,
   TRY(json_extract_string(v.reasons, '$[0]')) AS reason,
+  -- Tokens that a verdict against the rollout keeps from training are not trainable.
+  CASE WHEN v.trainable THEN v.supervised_tokens WHEN NOT v.trainable THEN 0 END AS trained,
   CASE WHEN v.generated_tokens > 0
-       THEN v.supervised_tokens / v.generated_tokens END AS share,
+       THEN CASE WHEN v.trainable THEN v.supervised_tokens / v.generated_tokens ELSE 0.0 END
+       END AS share,
   CASE WHEN v.n_fatal > 0 THEN 'fatal' WHEN v.n_warn > 0 THEN 'warn'
        WHEN v.n_fatal = 0 THEN 'none' END AS grade
 FROM rollout r LEFT JOIN state s USING (rollout_id) LEFT JOIN counts c USING (rollout_id)

@@ -45,7 +45,7 @@ class Frame:
 
     title: str = said("Title of the document and its main heading.")
     twin: str = said("Address of this page's JSON twin, with the same query.")
-    section: str = said("Part of the site: home, runs, rollouts, engine or help.")
+    section: str = said("Part of the site: home, runs, rollouts, search, engine or help.")
     crumbs: tuple[Crumb, ...] = said("Breadcrumb line, the outermost first.")
     app_version: str = said("Version of the application that made the page.")
     alert: str = said("What everybody must know at once, empty when all is well.")
@@ -102,10 +102,11 @@ class RunRow:
     reward_mean: float | None = said("Mean of those rewards.")
     reward_text: str = said("The mean as shown.")
     supervised_tokens: int = said("Tokens that train, of rollouts judged trainable.")
-    share: float | None = said("Those of the sampled tokens, 0 to 1.")
+    n_judged: int = said("Rollouts that were judged.")
+    share: float | None = said("Those of the judged rollouts' sampled tokens; null without.")
     share_text: str = said("The share as shown.")
-    n_findings: int = said("FATAL and WARN findings of its rollouts.")
-    n_fatal: int = said("FATAL findings of its rollouts.")
+    n_findings: int | None = said("FATAL and WARN findings; null until one is judged.")
+    n_fatal: int | None = said("FATAL findings; null until one is judged.")
     last_created: str | None = said("When its newest rollout was created, ISO 8601.")
     age: str = said("How long ago that was.")
 

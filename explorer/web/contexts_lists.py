@@ -138,8 +138,8 @@ class GroupRow:
     n_trainable: int = said("Samples judged trainable.")
     share: float | None = said("Supervised of generated tokens of the judged samples.")
     share_text: str = said("The share as shown.")
-    n_fatal: int = said("FATAL findings of its samples.")
-    n_warn: int = said("WARN findings of its samples.")
+    n_fatal: int | None = said("FATAL findings of its samples; null until one is judged.")
+    n_warn: int | None = said("WARN findings of its samples; null until one is judged.")
     length_mean: int = said("Mean of the samples' sampled tokens, rounded.")
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from explorer.store.interface import Store
 from explorer.store.queries import RolloutQuery, RolloutSummary
 from explorer.web import words
+from explorer.web.lists import trained_tokens
 
 ROWS_AT_ONCE = 1000
 # What spreadsheets take for a formula, in their full-width forms, too.
@@ -40,12 +41,10 @@ def _judged(name: str) -> Callable[[RolloutSummary], Any]:
 
 
 def _share(row: RolloutSummary) -> float | None:
-    judged = row.judgement
-    return (
-        None
-        if judged is None
-        else words.share(judged.supervised_tokens, judged.generated_tokens)
-    )
+    trained = trained_tokens(row.judgement)
+    if row.judgement is None or trained is None:
+        return None
+    return words.share(trained, row.judgement.generated_tokens)
 
 
 def _reason(row: RolloutSummary) -> str | None:
@@ -67,7 +66,10 @@ COLUMNS = (
     FileColumn("reward", pa.float64(), "Latest reward.", lambda row: row.reward),
     FileColumn("trainable", pa.bool_(), "Verdict.", _judged("trainable")),
     FileColumn(
-        "supervised_tokens", pa.int64(), "Tokens that train.", _judged("supervised_tokens")
+        "supervised_tokens",
+        pa.int64(),
+        "Tokens that train.",
+        lambda row: trained_tokens(row.judgement),
     ),
     FileColumn(
         "generated_tokens", pa.int64(), "Sampled tokens.", lambda row: row.generated_tokens

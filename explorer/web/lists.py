@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from explorer.records import Certificate
 from explorer.store.interface import StoreHealth
-from explorer.store.queries import RolloutSummary, RunSummary
+from explorer.store.queries import JudgementRow, RolloutSummary, RunSummary
 from explorer.store.remarks import SavedView
 from explorer.web import words
 from explorer.web.contexts import EngineCard, RolloutRow, RunRow, StoreCard, ViewLink
@@ -25,11 +25,18 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+def trained_tokens(judged: JudgementRow | None) -> int | None:
+    """Tokens that train; none of a rollout whose verdict is against it."""
+    if judged is None:
+        return None
+    return judged.supervised_tokens if judged.trainable else 0
+
+
 def rollout_row(row: RolloutSummary, now: int) -> RolloutRow:
     """One summary as a line."""
     judged = row.judgement
     generated = judged.generated_tokens if judged else row.generated_tokens
-    supervised = judged.supervised_tokens if judged else None
+    supervised = trained_tokens(judged)
     known = supervised is not None
     return RolloutRow(
         rollout_id=row.rollout_id,
@@ -82,11 +89,12 @@ def run_row(row: RunSummary, now: int) -> RunRow:
         reward_text=words.reward_text(
             None if row.reward_mean is None else round(row.reward_mean, 2)
         ),
+        n_judged=row.n_judged,
         supervised_tokens=row.supervised_tokens,
-        share=words.share(row.supervised_tokens, row.generated_tokens),
-        share_text=words.percent(row.supervised_tokens, row.generated_tokens),
-        n_findings=row.n_fatal + row.n_warn,
-        n_fatal=row.n_fatal,
+        share=words.share(row.supervised_tokens, row.judged_tokens),
+        share_text=words.percent(row.supervised_tokens, row.judged_tokens),
+        n_findings=row.n_fatal + row.n_warn if row.n_judged else None,
+        n_fatal=row.n_fatal if row.n_judged else None,
         last_created=words.iso(row.last_created_us),
         age=words.age(row.last_created_us, now),
     )
@@ -167,7 +175,7 @@ def group_row(
     rewards = [row.reward for row in ordered if row.reward is not None]
     mean = sum(rewards) / len(rewards) if rewards else None
     judged = [row.judgement for row in ordered if row.judgement is not None]
-    supervised = sum(row.supervised_tokens for row in judged)
+    supervised = sum(trained_tokens(row) or 0 for row in judged)
     generated = sum(row.generated_tokens for row in judged)
     length = sum(row.generated_tokens for row in ordered) / max(1, len(ordered))
     return GroupRow(
@@ -182,7 +190,7 @@ def group_row(
         n_trainable=sum(row.trainable for row in judged),
         share=words.share(supervised, generated),
         share_text=words.percent(supervised, generated),
-        n_fatal=sum(row.n_fatal for row in judged),
-        n_warn=sum(row.n_warn for row in judged),
+        n_fatal=sum(row.n_fatal for row in judged) if judged else None,
+        n_warn=sum(row.n_warn for row in judged) if judged else None,
         length_mean=round(length),
     )

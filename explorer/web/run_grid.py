@@ -32,7 +32,7 @@ _RUN_SORTS = {
     "rollouts": lambda row: row.n_rollouts,
     "trainable": lambda row: row.n_trainable,
     "reward": lambda row: -math.inf if row.reward_mean is None else row.reward_mean,
-    "share": lambda row: words.share(row.supervised_tokens, row.generated_tokens) or 0.0,
+    "share": lambda row: words.share(row.supervised_tokens, row.judged_tokens) or 0.0,
     "findings": lambda row: (row.n_fatal, row.n_warn),
     "calls": lambda row: row.n_calls,
     "tokens": lambda row: row.generated_tokens,
@@ -151,8 +151,8 @@ def _group(run: str, group: GroupSummary) -> GroupRow:
         n_trainable=group.n_trainable,
         share=words.share(group.supervised_tokens, group.judged_tokens),
         share_text=words.percent(group.supervised_tokens, group.judged_tokens),
-        n_fatal=group.n_fatal,
-        n_warn=group.n_warn,
+        n_fatal=group.n_fatal if group.n_judged else None,
+        n_warn=group.n_warn if group.n_judged else None,
         length_mean=round(group.length_mean),
     )
 

@@ -291,3 +291,18 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
         assert sorted(store.run_spread("run-a").rewards)[-1] == 11.0
 
     with_store(tmp_path / "store.duckdb", work)
+
+
+def test_a_verdict_against_a_rollout_leaves_nothing_trainable(tmp_path: Path) -> None:
+    async def work(store: DuckDBStore) -> None:
+        await store.add_rollout(make_rollout(1))
+        against = replace(verdict(1, 60, 1, 0), trainable=False)
+        await store.add_judgement(against)
+        assert ids(store, Term(Field.SHARE, (Range(0, 0),))) == [1]
+        assert ids(store, Term(Field.SUPERVISED, (Range(1),))) == []
+        (run,) = store.list_runs()
+        assert (run.supervised_tokens, run.judged_tokens, run.n_judged) == (0, 100, 1)
+        page = store.run_groups("run-a", GroupSort.SHARE, descending=True, offset=0, limit=9)
+        assert page.groups[0].supervised_tokens == 0
+
+    with_store(tmp_path / "store.duckdb", work)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from explorer.records import EventKind, RolloutEvent
+from explorer.store.queries import JudgementRow
 from explorer.web import list_files
 from explorer.web.list_files import COLUMNS, safe_cell
 from tests.web import seeds
@@ -115,3 +116,17 @@ def test_the_columns_are_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "filters.md").read_text("utf-8")
     for column in COLUMNS:
         assert f"| `{column.name}` | {column.help} |" in page, column.name
+
+
+def test_a_verdict_against_a_rollout_leaves_nothing_trainable(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        made = seeds.maker("refused")
+        served.call(partial(served.store.add_rollout, made.rollout))
+        row = JudgementRow(
+            made.rollout.rollout_id, "x", "p", 9, False, 60, 100, 1, 1, 0, ("no_reward",)
+        )
+        served.call(partial(served.store.add_judgement, row))
+        twin = httpx.get(f"{served.url}/rollouts.json").json()["rows"][0]
+        assert (twin["supervised_tokens"], twin["share"], twin["share_text"]) == (0, 0.0, "0 %")
+        (line,) = csv.DictReader(io.StringIO(httpx.get(f"{served.url}/rollouts.csv").text))
+        assert (line["supervised_tokens"], line["share"]) == ("0", "0.0")
