@@ -44,6 +44,8 @@ from explorer.web import (
     exports,
     imports,
     list_pages,
+    live_routes,
+    notes,
     pages,
     rollout_pages,
     sql_pages,
@@ -385,6 +387,8 @@ def served_routes() -> list[APIRoute]:
         exports.router,
         imports.router,
         drift.router,
+        notes.programs,
+        live_routes.router,
         api.probes,
         list_pages.router,
         views.router,
@@ -392,6 +396,7 @@ def served_routes() -> list[APIRoute]:
         pages.router,
         rollout_pages.router,
         compare_pages.router,
+        notes.router,
         sql_pages.router,
         drift_pages.router,
         token_pages.router,
@@ -403,9 +408,9 @@ def served_routes() -> list[APIRoute]:
 def routes_page() -> str:
     """Every HTTP route."""
     served = served_routes()
-    ours = (api.__name__, exports.__name__, imports.__name__, drift.__name__)
-    programs = [route for route in served if route.endpoint.__module__ in ours]
-    browsed = [route for route in served if route.endpoint.__module__ not in ours]
+    probes = {route.path for route in api.probes.routes if isinstance(route, APIRoute)}
+    programs = [r for r in served if r.path.startswith("/api/") or r.path in probes]
+    browsed = [route for route in served if route not in programs]
     wire = table(
         ("Method", "Path", "What it does"), [(m, f"`{p}`", d) for m, p, d in WIRE_ROUTES]
     )

@@ -65,8 +65,9 @@ async def compare(request: Request, turn: int = 1) -> Response:
 
 @page_and_twin(router, "/runs/{run:path}/groups/{group:path}")
 async def group_samples(request: Request, run: str, group: str) -> Response:
-    """The samples of a group beside each other: those named by `a`, `b`, … as a rollout's
-    id or its attempt, else the first ones.
+    """The samples of a group beside each other.
+
+    Those named by `a`, `b`, … as a rollout's id or its attempt, else the first ones.
 
     Raises:
         NotFound: no such group, or no such sample of it.

@@ -49,6 +49,7 @@ class Frame:
     crumbs: tuple[Crumb, ...] = said("Breadcrumb line, the outermost first.")
     app_version: str = said("Version of the application that made the page.")
     alert: str = said("What everybody must know at once, empty when all is well.")
+    console: bool = said("Whether the SQL console is on, so that a link to it leads somewhere.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         crumbs=crumbs,
         app_version=__version__,
         alert=services_of(request).alert(),
+        console=services_of(request).settings.sql_console_on,
     )
 
 

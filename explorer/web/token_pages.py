@@ -248,8 +248,10 @@ async def section(request: Request, rollout_id: str) -> Response:
 
 @router.get("/rollouts/{rollout_id}/columns/{metric}")
 async def column(request: Request, rollout_id: str, metric: str) -> Response:
-    """One metric of every token of a branch: a byte each, ids and values four
-    (little-endian; a value that is not there is NaN)."""
+    """One metric of every token of a branch.
+
+    A byte each; ids and values four, little-endian, and a value that is not there is NaN.
+    """
     known = (*METRICS, *VALUES, "ids")
     if metric not in known:
         raise NotFound(f"columns are {', '.join(known)}")

@@ -44,6 +44,7 @@ TOP = {
     "options",
     "exporting",
     "importing",
+    "indexing",
     "commands",
     "policies",
     "rejudging",
