@@ -21,6 +21,7 @@ from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
 from explorer.export.judged import JudgedRollouts
+from explorer.indexing import Indexing
 from explorer.policies import policy_of
 from explorer.records import (
     Certificate,
@@ -29,9 +30,10 @@ from explorer.records import (
 from explorer.rejudging import Rejudging
 from explorer.settings import Settings
 from explorer.store.interface import Store
+from explorer.store.search_index import SearchIndex, index_path
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
-from explorer.web import api, exports, imports, live_routes, notes, views
+from explorer.web import api, exports, imports, live_routes, notes, search_pages, views
 from explorer.web.desk_access import ApiServices
 from explorer.web.live import LiveRollouts
 from explorer.web.services import Services
@@ -93,6 +95,14 @@ class Application:
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self.live = LiveRollouts(store, self.judged)
         self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
+        self.index = SearchIndex(index_path(settings.store))
+        self.indexing = Indexing(
+            store,
+            self.judged,
+            self.index,
+            self.vocabularies.get,
+            lambda: self.proxy.in_flight,
+        )
         self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts, SCOPE_KEY)
@@ -114,6 +124,7 @@ class Application:
             vocabulary=self.vocabularies.get,
             started_us=now_us(),
             alert=lambda: self.desk.watch.reason,
+            index=self.index,
         )
         app.state.api = ApiServices(
             store=self.store,
@@ -131,6 +142,7 @@ class Application:
         app.include_router(imports.router)
         app.include_router(notes.programs)
         app.include_router(views.programs)
+        app.include_router(search_pages.programs)
         app.include_router(live_routes.router)
         app.include_router(api.probes)
         mount(app, services)
@@ -160,11 +172,13 @@ class Application:
         await self.certifier.start()
         await self.desk.start()
         self.rejudging.start()
+        self.indexing.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
         await self.certifier.stop()
         await self.rejudging.stop()
+        await self.indexing.stop()
         await self.proxy.stop()
         await self.vocabularies.stop()
         await self.engine.stop()

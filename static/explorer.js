@@ -433,6 +433,13 @@ const shortcuts = {
     const link = (line && $("a.cmp", line)) ?? $(".tree a.cmp");
     if (link) location.assign(link.href); else return false;
   },
+  "/": () => {
+    // A page's own search box stands before the one in the header.
+    const box = $("[data-find]") ?? $("[data-finder]");
+    if (!box) return false;
+    box.focus();
+    box.select();
+  },
   "?": showHelp,
   Escape: () => { closeSheet(); return false; },
 };

@@ -245,6 +245,37 @@ def decode_replies(
             del cache[next(iter(cache))]
 
 
+# Decoded bodies kept as bases of the next ones.
+_BASES_BYTES = 64 * 1024 * 1024
+
+
+def decode_every(
+    index: Index, stored: Callable[[str, str], bytes | None], rollout_id: RolloutId
+) -> Iterator[tuple[CallId, tuple[Body, ...] | str]]:
+    """The bodies of every call in the order of `index`, each link decoded about once.
+
+    Of a call with a damaged body come words instead.
+    """
+    cache: dict[tuple[str, str], bytes] = {}
+    for call_id in dict.fromkeys(key[0] for key in index):
+        found: list[Body] = []
+        try:
+            for kind in BodyKind:
+                entry = index.get((call_id, kind.value))
+                if entry is not None:
+                    data = _decode_one(index, stored, (call_id, kind.value), cache)
+                    headers = tuple((name, value) for name, value in entry["headers"])
+                    found.append(Body(CallId(call_id), rollout_id, kind, data, headers))
+            yield CallId(call_id), tuple(found)
+        except StoreDamaged as error:
+            yield CallId(call_id), error.message
+        # Nothing builds on what was sent to the engine.
+        cache.pop((call_id, BodyKind.SUBMITTED.value), None)
+        total = sum(map(len, cache.values()))
+        while cache and total > _BASES_BYTES:
+            total -= len(cache.pop(next(iter(cache))))
+
+
 def _decode_one(
     index: Index,
     stored: Callable[[str, str], bytes | None],

@@ -75,6 +75,22 @@ class RolloutState:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordStamp:
+    """What of a rollout's rows there is: equal numbers mean that nothing was added."""
+
+    rollout_id: RolloutId
+    tokenizer_id: TokenizerId | None
+    calls: int
+    events: int
+    closed: bool
+
+    @property
+    def text(self) -> str:
+        """The numbers as one text."""
+        return f"{self.calls}.{self.events}"
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantinedRow:
     """A record that could not be written, with the reason; ``dump`` is JSON-like."""
 
@@ -224,11 +240,19 @@ class Store(Protocol):
         """Return (call rows, event rows); rows are only ever added, so an equal stamp
         means that `record` would answer the same."""
 
+    def record_stamps(self) -> tuple[RecordStamp, ...]:
+        """Return the stamp of every rollout that is not deleted, the newest first."""
+
     def call(self, call_id: CallId) -> Call | None:
         """Return one ended call; None when unknown, still open, or deleted."""
 
     def bodies(self, call_id: CallId) -> tuple[Body, ...]:
         """Return a call's exact bodies; `StoreDamaged` when a digest differs."""
+
+    def every_body(
+        self, rollout_id: RolloutId
+    ) -> Iterator[tuple[CallId, tuple[Body, ...] | str]]:
+        """Yield every call's bodies; words instead of those that are damaged."""
 
     def replies(self, rollout_id: RolloutId) -> Iterator[tuple[CallId, bytes | str]]:
         """Yield every raw reply of a rollout; words instead of bytes that are damaged."""

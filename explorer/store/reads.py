@@ -42,7 +42,12 @@ from explorer.store.callrows import (
     decode_calls,
 )
 from explorer.store.database import Database, select_list
-from explorer.store.interface import QuarantinedRow, RolloutState, RolloutStatus
+from explorer.store.interface import (
+    QuarantinedRow,
+    RecordStamp,
+    RolloutState,
+    RolloutStatus,
+)
 
 T = TypeVar("T")
 
@@ -78,6 +83,10 @@ _SQL = {
     "index": "SELECT call_id, body_index FROM call WHERE rollout_id = ? AND ended",
     "replies": "SELECT call_id, body_index, reply_body FROM call "
     "WHERE rollout_id = ? AND ended ORDER BY sequence",
+    "every_body": "SELECT call_id, body_index, request_body, submitted_body, reply_body "
+    "FROM call WHERE rollout_id = ? AND ended AND "
+    + _ALIVE.format(table="call")
+    + " ORDER BY sequence",
     "stored": "SELECT call_id, request_body, submitted_body, reply_body FROM call "
     "WHERE rollout_id = ? AND ended AND call_id IN ({marks})",
     "certificate": f"SELECT {_CERTIFICATE} FROM certificate WHERE certificate_id = ?",
@@ -90,6 +99,16 @@ _SQL = {
     "stamp": (
         "SELECT (SELECT count(*) FROM call WHERE rollout_id = ?), "
         "(SELECT count(*) FROM rollout_event WHERE rollout_id = ?)"
+    ),
+    "stamps": (
+        "SELECT r.rollout_id, r.tokenizer_id, coalesce(c.n, 0), coalesce(e.n, 0), "
+        "coalesce(e.closed, false) FROM rollout r "
+        "LEFT JOIN (SELECT rollout_id, count(*) AS n FROM call GROUP BY 1) c "
+        "USING (rollout_id) LEFT JOIN (SELECT rollout_id, count(*) AS n, "
+        "bool_or(kind = 'closed') AS closed, "
+        "bool_or(kind = 'deleted') AS deleted FROM rollout_event GROUP BY 1) e "
+        "USING (rollout_id) WHERE NOT coalesce(e.deleted, false) "
+        "ORDER BY r.created_time DESC, r.rollout_id"
     ),
     "next": "SELECT coalesce(max(sequence) + 1, 0) FROM call WHERE rollout_id = ?",
 }
@@ -228,6 +247,13 @@ class Reader:
         calls, events = self._all("stamp", rollout_id, rollout_id)[0]
         return int(calls), int(events)
 
+    def record_stamps(self) -> tuple[RecordStamp, ...]:
+        """Return the stamp of every rollout that is not deleted, the newest first."""
+        return tuple(
+            RecordStamp(RolloutId(row[0]), row[1], int(row[2]), int(row[3]), bool(row[4]))
+            for row in self._all("stamps")
+        )
+
     def call(self, call_id: CallId) -> Call | None:
         """Return one ended call; None when unknown, still open, or deleted."""
         found = self._all("call", call_id)
@@ -266,6 +292,18 @@ class Reader:
         # A reply is compressed against replies only.
         stored = {row[0]: row[2] for row in rows}
         yield from bodies.decode_replies(index, lambda call, _kind: stored.get(call))
+
+    def every_body(
+        self, rollout_id: RolloutId
+    ) -> Iterator[tuple[CallId, tuple[Body, ...] | str]]:
+        """Yield the bodies of every call, or the words that say why they cannot be read."""
+        rows = self._all("every_body", rollout_id)
+        index = bodies.read_index([(row[0], row[1]) for row in rows])
+        kinds = ("request", "submitted", "reply")
+        stored = {(row[0], kind): row[i] for row in rows for i, kind in enumerate(kinds, 2)}
+        yield from bodies.decode_every(
+            index, lambda call, kind: stored.get((call, kind)), rollout_id
+        )
 
     def certificate(self, certificate_id: str) -> Certificate | None:
         """Return one certificate."""

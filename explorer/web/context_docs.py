@@ -16,6 +16,7 @@ from explorer.web import (
     contexts_notes,
     contexts_requests,
     contexts_rollout,
+    contexts_search,
     contexts_sql,
     contexts_tabs,
     contexts_timing,
@@ -33,6 +34,7 @@ MODULES = (
     contexts_timing.__name__,
     contexts_messages.__name__,
     contexts_lists.__name__,
+    contexts_search.__name__,
 )
 
 

@@ -19,7 +19,7 @@ KEYS: tuple[Key, ...] = (
     Key(("1", "2", "3", "4", "5"), "colour by logprob, rank, entropy, weight version, mask"),
     Key(("g",), "the rollout's group"),
     Key(("c",), "in the turn tree: a turn beside the one it parts from"),
-    Key(("/",), "in a list: the text box"),
+    Key(("/",), "the search box of the page: a list's text box, or the search in this rollout"),
     Key(("?",), "this list"),
     Key(("Esc",), "close this list or the token sheet"),
 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from explorer.records import Certificate, TokenizerId
     from explorer.settings import Settings
     from explorer.store.interface import Store
+    from explorer.store.search_index import SearchIndex
 
     Vocabulary = Mapping[int, tuple[bytes, bool]]
 
@@ -27,7 +28,8 @@ class Services:
 
     `certificate` answers the newest one of the engine in use, `vocabulary` the bytes
     and special flag of each id of a tokenizer (empty when it was never stored), `alert`
-    what everybody must know at once, or nothing.
+    what everybody must know at once, or nothing. `index` is the search's side file, None
+    where there is none.
     """
 
     store: Store
@@ -37,6 +39,7 @@ class Services:
     vocabulary: Callable[[TokenizerId | None], Vocabulary]
     started_us: int
     alert: Callable[[], str] = str
+    index: SearchIndex | None = None
 
 
 def services_of(request: Request) -> Services:

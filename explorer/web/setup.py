@@ -23,6 +23,7 @@ from explorer.web import (
     notes,
     pages,
     rollout_pages,
+    search_pages,
     sql_pages,
     token_pages,
     views,
@@ -52,6 +53,7 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(drift.router)
     app.include_router(notes.router)
     app.include_router(sql_pages.router)
+    app.include_router(search_pages.router)
     app.include_router(list_pages.router)
     app.include_router(views.router)
     app.include_router(pages.router)

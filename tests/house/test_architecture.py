@@ -45,6 +45,7 @@ TOP = {
     "exporting",
     "importing",
     "indexing",
+    "indexing",
     "commands",
     "policies",
     "rejudging",
