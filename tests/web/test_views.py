@@ -108,3 +108,28 @@ def test_export_takes_a_view_by_its_name(tmp_path: Path) -> None:
     done = command(live, *at, "--view", "god ones")
     assert done.returncode == 2
     assert "there are good ones" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "trainable=no",
+        "trainable=yes,no&sort=-share",
+        "reward=0..&ok=!no",
+        "q=task%3A(none) tiny",
+        "calls=1..&sort=created",
+        "meta.none=(none)",
+    ],
+)
+def test_page_files_and_programs_show_the_same(live: Live, query: str) -> None:
+    answer = live.api("GET", f"/api/v1/rollouts?{query}")
+    ids = [row["rollout_id"] for row in answer["rollouts"]]
+    assert answer["previous"] is None
+    twin = httpx.get(f"{live.url}/rollouts.json?{query}").json()
+    assert [row["rollout_id"] for row in twin["rows"]] == ids
+    lines = httpx.get(f"{live.url}/rollouts.csv?{query}").text.splitlines()[1:]
+    assert [line.partition(",")[0] for line in lines] == ids
+    page = httpx.get(f"{live.url}/rollouts?{query}", follow_redirects=True).text
+    boxes = [e for e in read(page).elements if e.attributes.get("name") == "id"]
+    assert [box.attributes["value"] for box in boxes] == ids
