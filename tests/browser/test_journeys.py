@@ -15,10 +15,11 @@ pytestmark = pytest.mark.browser
 def test_researcher_finds_why_a_rollout_does_not_train(site: Watched) -> None:
     page = site.visit("/")
     page.get_by_role("link", name="Rollouts", exact=True).click()
-    page.locator("input[name=reward_max]").fill("0")
-    page.locator("select[name=sort]").select_option("reward")
-    page.get_by_role("button", name="Show").click()
-    page.wait_for_url(re.compile("reward_max=0"))
+    page.locator("input[name=reward]").fill("..0")
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url(re.compile(r"reward=\.\.0"))
+    page.get_by_role("link", name="Reward", exact=True).click()
+    page.wait_for_url(re.compile("sort=-reward"))
     refused = site.made["refused"].rollout.rollout_id
     page.locator(f"a[href*='{refused}']").first.click()
     page.locator("a.verdict").click()
