@@ -25,7 +25,7 @@ class SearchHit:
     call_id: str = said("The call.")
     role: str = said("Who says it in the messages, empty where no message has it.")
     kind: str = said(
-        "What it is: prompt, environment, system, user, tool output, sampled, reply …"
+        "What it is: prompt, environment, system, user, tool output, sampled or reply."
     )
     before: str = said("What stands before the hit, hidden characters spelled out.")
     match: str = said("The hit.")
@@ -46,6 +46,7 @@ class RolloutSearchPage:
     frame: Frame = said("What surrounds the page.")
     header: Header = said("Header of the rollout.")
     q: str = said("Text that is searched for; empty before anything is.")
+    asked: str = said("The same as shown, hidden characters spelled out.")
     case: bool = said("Whether capital letters count.")
     hits: tuple[SearchHit, ...] = said("The hits of this page, in the order of the calls.")
     total: int = said("Hits that were counted.")
@@ -80,6 +81,7 @@ class SearchPage:
     template: ClassVar[str] = "search.html"
     frame: Frame = said("What surrounds the page.")
     q: str = said("Text that is searched for; empty before anything is.")
+    asked: str = said("The same as shown, hidden characters spelled out.")
     mode: str = said("`ranked` by words, or `contains` the exact text.")
     case: bool = said("Whether capital letters count; only for `contains`.")
     within: str = said("Text of the filter box.")

@@ -166,6 +166,7 @@ def _page(
     return SearchPage(
         frame=outline,
         q=asked.q,
+        asked=safe_text(asked.q),
         mode=asked.mode,
         case=asked.case,
         within=asked.within,
@@ -180,7 +181,8 @@ def _page(
                 within_href=rollout_href(
                     each.summary.rollout_id,
                     "search",
-                    q=asked.q,
+                    # Words may stand apart, but a search within looks for one text.
+                    q=each.hits[0].match if ranked else asked.q,
                     case="1" if asked.case and not ranked else None,
                 ),
             )
@@ -292,6 +294,7 @@ async def rollout_search(request: Request, rollout_id: str) -> Response:
             frame=replace(outline, title=safe_text(f"Search: {q[:60]}" if q else "Search")),
             header=rollout_header(judged, "search", members, query=kept, notes=noted),
             q=q,
+            asked=safe_text(q),
             case=case,
             hits=found.shown,
             total=found.total,
