@@ -39,9 +39,9 @@ class Watched:
     contexts: list[BrowserContext] = field(default_factory=list)
 
     def address(self, path: str) -> str:
-        """A path with `{seed}` replaced by its id."""
+        """A path with `{seed}` replaced by its id, and `{call}` by a call of `{forked}`."""
         ids = {name: made.rollout.rollout_id for name, made in self.made.items()}
-        return self.url + path.format(**ids)
+        return self.url + path.format(call=self.made["forked"].calls[2].call_id, **ids)
 
     def open(self, *, size: dict[str, int] | None = None, **options: Any) -> Page:
         """A page in a fresh profile."""
@@ -132,11 +132,24 @@ def until(page: Page, expression: str) -> None:
     raise AssertionError(f"never true: {expression}")
 
 
-def violations(page: Page) -> list[str]:
-    """What axe finds, one line per rule and element."""
+def violations(page: Page, without: tuple[str, ...] = ()) -> list[str]:
+    """What axe finds, one line per rule and element; rules in `without` are left out."""
     if not page.evaluate("typeof window.axe === 'object'"):
         page.evaluate(AXE.read_text())
-    options = json.dumps({"runOnly": {"type": "tag", "values": list(RULES)}})
+    # Of the rules beyond WCAG, those about order and regions: a reader of headings finds a way.
+    more = page.evaluate(
+        "axe.getRules().map((rule) => rule.ruleId)"
+        ".filter((id) => /^(landmark-|heading-order$|region$|page-has-heading-one$)/.test(id))"
+    )
+    options = json.dumps(
+        {
+            "runOnly": {"type": "tag", "values": list(RULES)},
+            "rules": {
+                **{rule: {"enabled": True} for rule in more},
+                **{rule: {"enabled": False} for rule in without},
+            },
+        }
+    )
     found = page.evaluate(f"axe.run(document, {options}).then((result) => result.violations)")
     return [
         f"{rule['id']}: {node['html'][:120]} | {node['failureSummary'][:160]}"

@@ -1,0 +1,48 @@
+"""Where every page template can be seen: the browser tests walk all of them.
+
+An address may hold `{seed}`, the id of a rollout, and `{call}`, one call of `{forked}`.
+"""
+
+from __future__ import annotations
+
+# By the template that answers; a test checks that each page template is here and answers.
+ADDRESSES: dict[str, tuple[str, ...]] = {
+    "home.html": ("/",),
+    "runs.html": ("/runs", "/runs?sort=-share"),
+    "run.html": ("/runs/grpo-tiny%20%23412",),
+    "rollouts.html": (
+        "/rollouts",
+        "/rollouts?q=nothing-like-this&state=asleep",
+        "/rollouts?state=closed&sort=-share&cols=task,group,purpose,tokens,created",
+    ),
+    "engine.html": ("/engine",),
+    "sql.html": ("/sql?sql=SELECT%20%27a%E2%80%AEb%27",),
+    "keys.html": ("/help/keys",),
+    "error.html": ("/nothing-here",),
+    "search.html": ("/search", "/search?q=lock"),
+    "search_rollout.html": ("/rollouts/{forked}/search?q=lock",),
+    "tokens.html": (
+        "/rollouts/{forked}/tokens?t=140#t140",
+        "/rollouts/{refused}/tokens?m=mask",
+        "/rollouts/{ranked}/tokens?m=rank&ids=1&t=60",
+        "/rollouts/{ranked}/tokens?m=version",
+        "/rollouts/{hostile}/tokens",
+        "/rollouts/{open}/tokens",
+    ),
+    "conversation.html": ("/rollouts/{forked}/conversation", "/rollouts/{hostile}/conversation"),
+    "timing.html": ("/rollouts/{forked}/timing",),
+    "requests.html": ("/rollouts/{forked}/requests",),
+    "request.html": ("/rollouts/{forked}/requests/{call}",),
+    "group.html": ("/rollouts/{forked}/group",),
+    "provenance.html": ("/rollouts/{forked}/provenance",),
+    "drift_page.html": ("/rollouts/{forked}/drift",),
+    "findings.html": ("/rollouts/{refused}/findings",),
+    "custody.html": ("/rollouts/{forked}/custody",),
+    "notes.html": ("/rollouts/{forked}/notes",),
+    "message.html": ("/rollouts/{forked}/message?call={call}&n=0",),
+    "inspect_page.html": ("/rollouts/{small}/tokens/inspect?t=40",),
+    "fork.html": ("/rollouts/{forked}/compare",),
+    "compare.html": ("/compare?id={small}&id={forked}&id={refused}",),
+}
+
+EVERY = tuple(path for paths in ADDRESSES.values() for path in paths)
