@@ -36,7 +36,12 @@ async def fork(request: Request, rollout_id: str) -> Response:
     def work() -> ForkPage:
         outline = rollout_frame(request, judged, "tokens", last="compare")
         short = words.short_id(judged.record.rollout.rollout_id)
-        header = rollout_header(judged, "compare", members_of(services.store, judged))
+        header = rollout_header(
+            judged,
+            "compare",
+            members_of(services.store, judged),
+            notes=services.store.annotations(judged.record.rollout.rollout_id),
+        )
         named = replace(outline, title=f"Compare · rollout {short}")
         return ForkCompare(services, judged).page(named, header, wanted)
 

@@ -85,7 +85,12 @@ async def message(request: Request, rollout_id: str, call: str = "", n: str = ""
         name = "the reply" if n == REPLY else f"message {n}"
         return MessagePage(
             frame=rollout_frame(request, judged, "conversation", last=name),
-            header=rollout_header(judged, "conversation", members_of(store, judged)),
+            header=rollout_header(
+                judged,
+                "conversation",
+                members_of(store, judged),
+                notes=store.annotations(judged.record.rollout.rollout_id),
+            ),
             title=f"{name[0].upper()}{name[1:]} of call {call_number(judged, call)}",
             role=safe_text(role) if isinstance(role, str) else "",
             call_href=rollout_href(rollout_id, f"requests/{call}"),

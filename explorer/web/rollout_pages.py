@@ -183,7 +183,10 @@ async def group(request: Request, rollout_id: str) -> Response:
     every = [judged, *(each for each in found if each is not None)]
 
     def work() -> Any:
-        header = rollout_header(judged, "group", members)
+        # Read again: judging the siblings may have changed what the list says of them.
+        members = members_of(services.store, judged)
+        noted = services.store.annotations(judged.record.rollout.rollout_id)
+        header = rollout_header(judged, "group", members, notes=noted)
         outline = rollout_frame(request, judged, "group")
         return group_page(services, outline, header, every, members)
 
