@@ -48,6 +48,7 @@ from explorer.web import (
     notes,
     pages,
     rollout_pages,
+    search_pages,
     sql_pages,
     token_pages,
     views,
@@ -389,6 +390,7 @@ def served_routes() -> list[APIRoute]:
         drift.router,
         notes.programs,
         live_routes.router,
+        search_pages.programs,
         api.probes,
         list_pages.router,
         views.router,
@@ -398,6 +400,7 @@ def served_routes() -> list[APIRoute]:
         compare_pages.router,
         notes.router,
         sql_pages.router,
+        search_pages.router,
         drift_pages.router,
         token_pages.router,
     )

@@ -19,7 +19,11 @@ ADDRESSES: dict[str, tuple[str, ...]] = {
     "sql.html": ("/sql?sql=SELECT%20%27a%E2%80%AEb%27",),
     "keys.html": ("/help/keys",),
     "error.html": ("/nothing-here",),
-    "search.html": ("/search", "/search?q=lock"),
+    "search.html": (
+        "/search",
+        "/search?q=lock",
+        "/search?q=lock&mode=contains&task=nothing,fix-lock&colour=red",
+    ),
     "search_rollout.html": ("/rollouts/{forked}/search?q=lock",),
     "tokens.html": (
         "/rollouts/{forked}/tokens?t=140#t140",
@@ -29,7 +33,10 @@ ADDRESSES: dict[str, tuple[str, ...]] = {
         "/rollouts/{hostile}/tokens",
         "/rollouts/{open}/tokens",
     ),
-    "conversation.html": ("/rollouts/{forked}/conversation", "/rollouts/{hostile}/conversation"),
+    "conversation.html": (
+        "/rollouts/{forked}/conversation",
+        "/rollouts/{hostile}/conversation",
+    ),
     "timing.html": ("/rollouts/{forked}/timing",),
     "requests.html": ("/rollouts/{forked}/requests",),
     "request.html": ("/rollouts/{forked}/requests/{call}",),
