@@ -319,9 +319,11 @@ async def rollout_search(request: Request, rollout_id: str) -> Response:
 
 @programs.get("/rollouts/{rollout_id}/search")
 async def search_rollout(request: Request, rollout_id: str, services: api.Api) -> JSONResponse:
-    """Places of one rollout where `q` stands: turn, kind, text around, token index; 200 at
-    a time from number `start`, `case=1` for exact letters, `repeats=1` also what later
-    prompts repeat."""
+    """Places of one rollout where `q` stands: turn, kind, text around it, token index.
+
+    200 at a time from number `start`; `case=1` for exact letters, `repeats=1` also what later
+    prompts repeat.
+    """
     judged = await api.judged_or_404(services, rollout_id)
     query = request.query_params
     q, case = read_search(query.get("q", "")), query.get("case", "") == "1"
@@ -355,8 +357,10 @@ async def search_rollout(request: Request, rollout_id: str, services: api.Api) -
 
 @programs.get("/search")
 async def search_rollouts(request: Request) -> JSONResponse:
-    """Rollouts that say `q`: `mode=ranked` by words, `mode=contains` the exact text; the
-    filters of the list narrow it, `next` is the address of what follows."""
+    """Rollouts that say `q`: `mode=ranked` by words, `mode=contains` the exact text.
+
+    The filters of the list narrow it; `next` is the address of what follows.
+    """
     asked = read_asked(request.query_params.multi_items())
     checked(asked.filters)
     if not asked.q:
