@@ -441,14 +441,23 @@ const shortcuts = {
     box.select();
   },
   "?": showHelp,
-  Escape: () => { closeSheet(); return false; },
+  Escape: () => {
+    closeSheet();
+    for (const menu of $$("details.menu[open]")) {
+      menu.open = false;
+      // What had the focus is gone with its menu.
+      if (document.activeElement === document.body || menu.contains(document.activeElement)) $("summary", menu).focus();
+    }
+    return false;
+  },
 };
 root.dataset.keys = Object.keys(shortcuts).sort().join(" ");
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   // A dialog that has just closed may still hold the focus for a moment: keys are ours again.
-  if (event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]")) return;
+  const menu = event.key === "Escape" && event.target.closest("details.menu");
+  if (!menu && event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]")) return;
   const action = shortcuts[event.key];
   if (action && action() !== false) event.preventDefault();
 });

@@ -50,6 +50,7 @@ class Frame:
     app_version: str = said("Version of the application that made the page.")
     alert: str = said("What everybody must know at once, empty when all is well.")
     console: bool = said("Whether the SQL console is on, so that a link to it leads somewhere.")
+    commands: tuple[Command, ...] = markup("How a program asks for this page, as commands.")
 
 
 @dataclass(frozen=True, slots=True)

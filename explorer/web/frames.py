@@ -5,12 +5,13 @@ Owns: `Frame`s and addresses of pages. Must not know: the store.
 
 from __future__ import annotations
 
+import shlex
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
 from explorer import __version__
-from explorer.web.contexts import Crumb, Frame
+from explorer.web.contexts import Command, Crumb, Frame
 from explorer.web.services import services_of
 
 
@@ -19,14 +20,30 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
     path = str(request.scope["path"]).removesuffix(".json")
     twin = quote("/index" if path in ("", "/", "/index") else path) + ".json"
     query = request.url.query
+    twin = f"{twin}?{query}" if query else twin
+    base = services_of(request).settings.public_url or str(request.base_url)
     return Frame(
         title=title,
-        twin=f"{twin}?{query}" if query else twin,
+        twin=twin,
         section=section,
         crumbs=crumbs,
         app_version=__version__,
         alert=services_of(request).alert(),
         console=services_of(request).settings.sql_console_on,
+        commands=twin_commands(base.rstrip("/") + twin),
+    )
+
+
+def twin_commands(url: str) -> tuple[Command, ...]:
+    """How a program asks for the twin of a page: what the page says, with the same filter."""
+    return (
+        Command("curl", f"curl -s {shlex.quote(url)}"),
+        Command(
+            "Python",
+            "import json, urllib.request\n\n"
+            f"with urllib.request.urlopen({url!r}) as reply:\n"
+            "    page = json.load(reply)",
+        ),
     )
 
 

@@ -21,5 +21,5 @@ KEYS: tuple[Key, ...] = (
     Key(("c",), "in the turn tree: a turn beside the one it parts from"),
     Key(("/",), "the search box of the page: a list's text box, or the search in this rollout"),
     Key(("?",), "this list"),
-    Key(("Esc",), "close this list or the token sheet"),
+    Key(("Esc",), "close this list, a menu or the token sheet"),
 )

@@ -75,9 +75,7 @@ def test_no_page_is_wider_than_a_narrow_window(site: Watched) -> None:
 
 
 @pytest.mark.parametrize("colours", ["forced", "chosen"])
-def test_no_violation_in_forced_colours_and_without_motion(
-    site: Watched, colours: str
-) -> None:
+def test_no_violation_in_forced_colours_and_without_motion(site: Watched, colours: str) -> None:
     forced = {"forced_colors": "active"} if colours == "forced" else {}
     page = site.open(reduced_motion="reduce", **forced)
     moving = {}
@@ -87,8 +85,8 @@ def test_no_violation_in_forced_colours_and_without_motion(
         wrong = page.evaluate(
             """() => [...document.querySelectorAll("*")].flatMap((e) =>
               [null, "::before", "::after"].map((part) => [e, getComputedStyle(e, part)]))
-              .filter(([, s]) => parseFloat(s.transitionDuration) > 0 || s.animationName !== "none"
-                || s.scrollBehavior === "smooth")
+              .filter(([, s]) => parseFloat(s.transitionDuration) > 0
+                || s.animationName !== "none" || s.scrollBehavior === "smooth")
               .map(([e]) => `${e.tagName}.${e.className}`)"""
         )
         if wrong:
