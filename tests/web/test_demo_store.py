@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import httpx
@@ -27,6 +27,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     path = tmp_path_factory.mktemp("demo") / "s.duckdb"
     with serving(TinyEngine(), path, top_logprobs=5) as live:
         asyncio.run(run_group(live.url, live.token, seed=0, attempts=1))
+        # A page and its twin are two requests: between them the index must not go on.
+        for _ in range(300):
+            if live.api("GET", "/api/v1/search?q=a")["waiting"] == 0:
+                break
+            time.sleep(0.1)
         yield live
 
 
