@@ -40,8 +40,12 @@ class Watched:
 
     def address(self, path: str) -> str:
         """A path with `{seed}` replaced by its id, and `{call}` by a call of `{forked}`."""
-        ids = {name: made.rollout.rollout_id for name, made in self.made.items()}
-        return self.url + path.format(call=self.made["forked"].calls[2].call_id, **ids)
+        ids: dict[str, str] = {
+            name: made.rollout.rollout_id for name, made in self.made.items()
+        }
+        if "forked" in self.made:
+            ids["call"] = self.made["forked"].calls[2].call_id
+        return self.url + path.format(**ids)
 
     def open(self, *, size: dict[str, int] | None = None, **options: Any) -> Page:
         """A page in a fresh profile."""
