@@ -6,8 +6,9 @@ Prints sizes, time to ready, and the time of a metric switch, as medians and as 
 of the two pages measured in turns in one run: ratios stay when the machine is busy.
 
 Budget: gzip of our HTML at most 350 KB; ready at most 0.5 and the switch at most 0.15
-of the plain page. "Ready" is the second frame after the load event, server time
-included; the plain page is served from memory, so it pays nothing for rendering.
+of the plain page; an address that names the last token shows exactly that one. "Ready" is
+the second frame after the load event, server time included; the plain page is served from
+memory, so it pays nothing for rendering.
 """
 
 from __future__ import annotations
@@ -71,6 +72,15 @@ SWITCH_OURS = """() => new Promise((done) => {
     : setTimeout(wait, 1);
   wait();
 })"""
+
+
+LAST = """() => {
+  const found = document.querySelector(".k .c");
+  const all = document.querySelectorAll(".k > i");
+  if (!found || found !== all[all.length - 1]) return false;
+  const box = found.getBoundingClientRect();
+  return box.top >= 0 && box.bottom <= innerHeight;
+}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +203,19 @@ def measure(browser: Browser, url: str, script: str, into: Timing) -> None:
     context.close()
 
 
+def jumps_to_the_last(browser: Browser, url: str, tokens: int) -> bool:
+    """Whether an address with the last token shows that token, and no other as chosen."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{url}#t{tokens - 1}", wait_until="load", timeout=120_000)
+    for _ in range(100):
+        if page.evaluate(LAST):
+            break
+        page.wait_for_timeout(50)
+    exact = bool(page.evaluate(LAST)) and page.url.endswith(f"#t{tokens - 1}")
+    page.close()
+    return exact
+
+
 def serve_plain(app: FastAPI, body: bytes) -> None:
     """Adds `/plain`, compressed beforehand."""
     packed = gzip.compress(body, 6)
@@ -235,8 +258,11 @@ def _run(
         for _ in range(repeat):
             measure(browser, f"{served.url}/plain", SWITCH_PLAIN, plain)
             measure(browser, ours_url, SWITCH_OURS, ours)
+        total = len(made.fulls[made.calls[-1].call_id])
+        exact = jumps_to_the_last(browser, ours_url, total)
         browser.close()
-    return _print(body, wire, plain, ours, report)
+    report(f"{'last token':14}{'':>14}{'exact' if exact else 'MISSED':>14}")
+    return _print(body, wire, plain, ours, report) and exact
 
 
 def _print(

@@ -76,8 +76,8 @@ def test_no_page_is_wider_than_a_narrow_window(site: Watched) -> None:
 
 @pytest.mark.parametrize("colours", ["forced", "chosen"])
 def test_no_violation_in_forced_colours_and_without_motion(site: Watched, colours: str) -> None:
-    forced = {"forced_colors": "active"} if colours == "forced" else {}
-    page = site.open(reduced_motion="reduce", **forced)
+    forced = "active" if colours == "forced" else "none"
+    page = site.open(reduced_motion="reduce", forced_colors=forced)
     moving = {}
     found = {}
     for path in EVERY:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FloatRect, Page, expect
 
 from explorer.web.keys import KEYS
 from tests.browser.addresses import ADDRESSES, EVERY
@@ -62,10 +63,10 @@ FOCUS = """() => {
 }"""
 
 
-def stops(page: Page) -> list[dict[str, object]]:
+def stops(page: Page) -> list[dict[str, Any]]:
     """Every tab stop in order, as the Tab key finds them."""
-    found: list[dict[str, object]] = []
-    seen: set[object] = set()
+    found: list[dict[str, Any]] = []
+    seen: set[str] = set()
     for _ in range(MOST_STOPS):
         page.keyboard.press("Tab")
         at = page.evaluate(FOCUS)
@@ -144,7 +145,7 @@ def test_the_ring_is_painted(site: Watched) -> None:
             "(({x, y, width, height}) => ({x: x - 4, y: y - 4, width: width + 8, "
             "height: height + 8}))(document.activeElement.getBoundingClientRect())"
         )
-        clip = {
+        clip: FloatRect = {
             "x": max(0, box["x"]),
             "y": max(0, box["y"]),
             "width": box["width"],

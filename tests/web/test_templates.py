@@ -9,6 +9,7 @@ import pytest
 
 from explorer.web.assets import find
 from explorer.web.header import TABS
+from tests.browser.addresses import EVERY
 from tests.web.conftest import Site
 from tests.web.parsing import read
 
@@ -38,29 +39,54 @@ def test_scripts_are_files(template: Path) -> None:
         assert "src=" in tag
 
 
-def test_script_makes_no_code_from_text() -> None:
-    script = (find("static") / "explorer.js").read_text()
+SCRIPTS = sorted(find("static").glob("*.js"))
+# The one fragment that is set as HTML comes escaped from the server.
+FRAGMENTS_SET = {"explorer.js": 1}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_makes_no_code_from_text(script: Path) -> None:
+    text = script.read_text()
     for word in (
         "eval(",
         "new Function",
         "insertAdjacentHTML",
         "document.write",
-        ".outerHTML =",
+        ".outerHTML = ",
+        "createContextualFragment",
+        "setHTMLUnsafe",
+        "srcdoc",
+        "localStorage",
+        "sessionStorage",
     ):
-        assert word not in script
-    # The one fragment that is set as HTML comes escaped from the server.
-    assert script.count(".innerHTML =") == 1
+        assert word not in text
+    assert text.count(".innerHTML =") == FRAGMENTS_SET.get(script.name, 0)
+    assert not re.search(r"""(?:fetch|import|EventSource)\(\s*["'`](?:https?:)?//""", text)
 
 
-@pytest.mark.parametrize("tab", [name for name, _ in TABS])
-def test_rendered_pages_have_no_inline_code(site: Site, tab: str) -> None:
-    page = read(site.text(f"/rollouts/{{hostile}}/{tab}"))
+@pytest.mark.parametrize("sheet", sorted(find("static").glob("*.css")), ids=lambda p: p.name)
+def test_sheet_asks_for_nothing_elsewhere(sheet: Path) -> None:
+    assert not re.search(r"@import|url\(\s*[\"']?(?:https?:)?//", sheet.read_text())
+
+
+EVERYWHERE = tuple(path.partition("#")[0] for path in EVERY if path != "/nothing-here")
+
+
+HOSTILE = tuple(f"/rollouts/{{hostile}}/{tab}" for tab, _ in TABS)
+
+
+@pytest.mark.parametrize("path", [*EVERYWHERE, *HOSTILE])
+def test_rendered_pages_have_no_inline_code(site: Site, path: str) -> None:
+    call = site.made["forked"].calls[2].call_id
+    page = read(site.text(path.replace("{call}", call)))
     for element in page.elements:
-        assert element.tag not in ("style", "img", "iframe", "object", "base", "form ")
+        assert element.tag not in ("style", "iframe", "object", "embed", "base", "form ")
         assert "style" not in element.attributes
-        assert not any(name.startswith("on") for name in element.attributes)
-        if element.tag == "script":
-            assert element.attributes["src"].startswith("/static/")
-        for name in ("href", "src", "action"):
+        assert not any(name.startswith(("on", "hx-on")) for name in element.attributes)
+        if element.tag in ("script", "img"):
+            assert element.attributes["src"].startswith(("/static/", "/rollouts/"))
+        for name in ("href", "src", "action", "formaction"):
             address = element.attributes.get(name, "/")
-            assert address.startswith(("/", "#")), address
+            # Of this server; two slashes would be another one.
+            assert address.startswith(("/", "#", "?")), address
+            assert not address.startswith("//")
