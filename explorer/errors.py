@@ -121,7 +121,7 @@ class NotTrainable(RequestRefused):
 
 
 class QueryFailed(RequestRefused):
-    """An SQL query has no answer; the message is the database's, or says which limit ended it."""
+    """An SQL query has no answer: the database's words, or which limit ended it."""
 
     status = 422
     code = "query_failed"

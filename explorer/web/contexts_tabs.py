@@ -80,9 +80,7 @@ class GroupPage:
     mean_text: str = said("Mean reward as shown.")
     zero_variance: bool = said("All rewards are equal.")
     samples: tuple[Choice, ...] = said("Samples that can be compared, by id.")
-    pairs: tuple[GroupPair, ...] = said(
-        "The one at hand beside its nearest samples."
-    )
+    pairs: tuple[GroupPair, ...] = said("The one at hand beside its nearest samples.")
     uncompared: int = said("Other samples that are not compared on this page.")
 
 

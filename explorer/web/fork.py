@@ -26,12 +26,12 @@ from explorer.web.contexts_diff import TextDiff
 from explorer.web.contexts_rollout import Header
 from explorer.web.divergence import divergence
 from explorer.web.frames import rollout_href
+from explorer.web.legends import legend
 from explorer.web.markup import Look, TokenMarkup
 from explorer.web.messages import asked_messages, content_text
 from explorer.web.pretty import Pairs, safe_text
 from explorer.web.services import Services
 from explorer.web.text_diff import diff_lines
-from explorer.web.legends import legend
 from explorer.web.turn_tree import CAUSES, TurnTree, named_calls
 
 SHOWN: Final = 400

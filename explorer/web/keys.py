@@ -1,6 +1,7 @@
 """The keyboard shortcuts, once: the help page, the dialog and a test read this list.
 
-Owns: which key does what, in words. `static/explorer.js` and, on lists, `static/lists.js` register the same keys.
+Owns: which key does what, in words. `static/explorer.js` registers the same keys, and
+`static/lists.js` those of lists.
 """
 
 from __future__ import annotations

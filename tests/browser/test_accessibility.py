@@ -115,6 +115,32 @@ def test_the_open_sheet(site: Watched) -> None:
     assert violations(page) == []
 
 
+@pytest.mark.parametrize("path", ["/", "/rollouts", "/rollouts/{forked}/tokens", "/search"])
+def test_menus_open_inside_a_narrow_window(site: Watched, path: str) -> None:
+    page = site.visit(path, size=NARROW)
+    opened = 0
+    for menu in page.locator("details.menu").all():
+        if not menu.is_visible():
+            continue
+        menu.locator("summary").first.click()
+        box = menu.locator(".pop").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= NARROW["width"]
+        page.keyboard.press("Escape")
+        opened += 1
+    assert opened
+
+
+def test_in_forced_colours_one_tab_is_marked(site: Watched) -> None:
+    page = site.visit("/rollouts/{forked}/tokens?t=140", forced_colors="active")
+    colour = "all => all.map(e => getComputedStyle(e).borderBottomColor)"
+    tabs = page.locator(".tabs a").evaluate_all(colour)
+    current = page.locator(".tabs a[aria-current]").evaluate_all(colour)
+    assert len(tabs) > 5
+    assert [each for each in tabs if each == current[0]] == current
+
+
 def test_keys_dialog(site: Watched) -> None:
     page = site.visit("/rollouts/{small}/tokens")
     page.keyboard.press("?")

@@ -1,4 +1,4 @@
-"""Search, hit, token: from the keyboard, by mouse, without JavaScript, and in a small window."""
+"""Search, hit, token: by keyboard, by mouse, without JavaScript, in a small window."""
 
 from __future__ import annotations
 

@@ -45,7 +45,6 @@ TOP = {
     "exporting",
     "importing",
     "indexing",
-    "indexing",
     "commands",
     "policies",
     "rejudging",
