@@ -72,10 +72,12 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(
-    engine: Engine, store_path: Path, *, listen_port: int = 0, **settings: Any
-) -> Iterator[Live]:
-    """Starts a server around `engine`; stops it, with everything recorded, at the end."""
+def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]:
+    """Starts a server around `engine`; stops it, with everything recorded, at the end.
+
+    `listen_port` takes a port that a server had before; the rest are settings.
+    """
+    port = settings.pop("listen_port", 0)
     chosen = Settings(host="127.0.0.1", port=0, store=store_path, **settings)
     store = DuckDBStore(store_path, StoreOptions(min_free_bytes=chosen.min_free_bytes))
     ready = threading.Event()
@@ -83,7 +85,7 @@ def serving(
 
     def run() -> None:
         async def work() -> None:
-            sock = listen("127.0.0.1", listen_port)
+            sock = listen("127.0.0.1", port)
             application = Application(chosen, engine, store)
             await application.start()
             config = uvicorn.Config(
