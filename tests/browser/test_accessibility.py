@@ -48,7 +48,11 @@ def test_an_address_answers_with_its_template(site: Watched, template: str) -> N
         text = httpx.get(urlsplit(site.address(path))._replace(fragment="").geturl()).text
         links = [e.attributes for e in read(text).elements if e.tag == "link"]
         twin = next(each["href"] for each in links if each.get("rel") == "alternate")
-        assert set(httpx.get(f"{site.url}{twin}").json()) in documented, path
+        answer = httpx.get(f"{site.url}{twin}")
+        # A list shows what it can of a filter with a mistake; its twin refuses to guess.
+        if path != ADDRESSES[template][0] and answer.status_code == 422:
+            continue
+        assert set(answer.json()) in documented, path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
