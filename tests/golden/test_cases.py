@@ -32,6 +32,8 @@ WANTED = (
     *(f"mask-{number:02d}" for number in (1, 2, 4, 6, 7, 8, 11, 12)),
     *(f"uni-{number:02d}" for number in (2, 3, 4, 6)),
     *("clk-02", "ver-01", "rew-02"),
+    # Of the explorer.
+    *("ui-01", "csv-01", "size-01", "size-03", "size-04", "xss-01", "xss-03"),
     *(f"seed {number}" for number in range(1, 6)),
     *(f"weak {number}" for number in range(6, 17)),
 )

@@ -59,7 +59,9 @@ def family(path: str) -> str:
 
 
 def test_every_number_on_every_page_equals_its_twin(demo: Live) -> None:
-    waiting, seen, families = deque(["/", "/rollouts", "/runs", "/help/keys"]), set(), set()
+    waiting = deque(["/", "/rollouts", "/runs", "/help/keys"])
+    seen: set[str] = set()
+    families: set[str] = set()
     wrong: list[str] = []
     numbers = 0
     with httpx.Client(base_url=demo.url, timeout=60) as client:
