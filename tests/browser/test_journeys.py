@@ -1,4 +1,8 @@
-"""Journeys end to end: from the list to the reason, and through a long conversation."""
+"""Journeys end to end: from the list to the reason, and through a long conversation.
+
+Of the five journeys, the researcher's is here and, by keys alone, in `test_keyboard.py`; those
+of the harness developer and the trainer engineer are in `test_whole_journeys.py`.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +65,8 @@ def test_group_is_walked(site: Watched) -> None:
 def test_downloads_are_refused_in_words(site: Watched) -> None:
     page = site.visit("/rollouts/{refused}/tokens")
     page.get_by_text("Download").click()
-    expect(page.locator(".pop")).to_contain_text("Refused:")
-    assert page.locator(".pop a[aria-disabled=true]").get_attribute("href") is None
+    expect(page.locator("details[open] > .pop")).to_contain_text("Refused:")
+    assert page.locator("details[open] .pop a[aria-disabled=true]").get_attribute("href") is None
 
 
 def test_long_conversation_loads_on_demand(site: Watched) -> None:

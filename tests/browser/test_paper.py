@@ -83,6 +83,16 @@ def test_printed_tokens_keep_their_fills_and_the_legend(site: Watched, metric: s
     assert skipped == 0
 
 
+def test_printed_conversations_have_the_reasoning(site: Watched) -> None:
+    page = site.visit("/rollouts/{forked}/conversation")
+    reasoning = page.locator("pre.reason").first
+    assert not reasoning.evaluate("e => e.checkVisibility({contentVisibilityAuto: true})")
+    page.emulate_media(media="print")
+    assert reasoning.evaluate("e => e.checkVisibility({contentVisibilityAuto: true})")
+    assert reasoning.evaluate("e => e.getBoundingClientRect().height") > 10
+    assert page.locator(".tabs a:visible").count() == 1
+
+
 def bare(site: Watched, path: str, **options: object) -> Page:
     """A page in a browser that runs no script."""
     return site.visit(path, java_script_enabled=False, **options)  # type: ignore[arg-type]
