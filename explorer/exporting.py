@@ -87,6 +87,8 @@ def export(settings: Settings, order: Order) -> int:
     """
 
     async def work(client: ExplorerClient) -> int:
+        if order.several:
+            _make_folder(order.out)
         refused = written = 0
         async for rollout_id in _wanted(client, order):
             target = order.target(rollout_id)
@@ -104,8 +106,6 @@ def export(settings: Settings, order: Order) -> int:
         return refused
 
     _check_names(order.rollout_ids)
-    if order.several:
-        _make_folder(order.out)
     return 1 if run_loop(reach(settings, work)) else 0
 
 

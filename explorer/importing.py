@@ -42,7 +42,8 @@ def import_path(
                 say(f"refused  {name}: {error.message}")
                 continue
             answers.append({"file": name, **answer})
-            said = f"{len(answer['imported'])} rollouts imported as {answer['format']}"
+            count = len(answer["imported"])
+            said = f"{count} rollout{'' if count == 1 else 's'} imported as {answer['format']}"
             if answer["known"]:
                 said += f", {len(answer['known'])} were imported before"
             say(f"read     {name}: {said}")

@@ -17,6 +17,8 @@ const toast = (text) => {
 for (const element of $$(".jsonly")) element.hidden = false;
 if (narrow()) for (const element of $$("details[data-fold]")) element.open = false;
 
+$(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 function toggleTheme() {
   const dark = root.dataset.theme
     ? root.dataset.theme === "dark"
@@ -341,7 +343,7 @@ function setState(change) {
 
 function openHash() {
   const found = /^#t(\d+)$/.exec(location.hash);
-  if (found) select(Number(found[1]), { show: !narrow(), delay: 0 });
+  if (found) select(Number(found[1]), { delay: 0 });
 }
 
 if (pane) {
@@ -355,6 +357,7 @@ if (pane) {
   addEventListener("popstate", () => { showState(readState()); openHash(); });
   addEventListener("hashchange", openHash);
   document.addEventListener("htmx:after:swap", () => { collectBlocks(); });
+  document.addEventListener("explorer:swapped", () => { requestAnimationFrame(drawWindow); });
   // A running rollout has grown: columns are longer, and sections may be new ones.
   document.addEventListener("explorer:grown", () => {
     view.columns.clear();
@@ -423,6 +426,8 @@ const shortcuts = {
   4: onPane(() => { setState({ m: "version" }); }),
   5: onPane(() => { setState({ m: "mask" }); }),
   w: onPane(() => {
+    const elsewhere = $("[data-elsewhere]");
+    if (elsewhere) { location.assign(elsewhere.href); return; }
     const worst = $("[data-worst]");
     if (worst) select(Number(worst.dataset.worst), { show: false }); else toast("nothing was sampled on this branch");
   }),

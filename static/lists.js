@@ -40,6 +40,14 @@ document.addEventListener("change", (event) => { if (event.target.closest("td.pi
 addEventListener("pageshow", count);
 count();
 
+// The label's fields stand in the same form; they are no part of what is compared.
+document.getElementById("compare")?.addEventListener("submit", (event) => {
+  if (!event.submitter?.hasAttribute("data-compare")) return;
+  const fields = [...event.target.elements].filter((field) => field.name && field.name !== "id");
+  for (const field of fields) field.disabled = true;
+  setTimeout(() => { for (const field of fields) field.disabled = false; });
+});
+
 const shortcuts = {
   j: () => move(1),
   k: () => move(-1),

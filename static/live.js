@@ -131,8 +131,9 @@ async function refresh() {
     }
     if (!document.querySelector("[data-live-append] [data-key]") && page.querySelector("[data-live-append] [data-key]")) location.reload();
     if (changed) document.dispatchEvent(new CustomEvent("explorer:grown"));
+    document.dispatchEvent(new CustomEvent("explorer:swapped"));
     hold(before);
-    tail.elsewhere = Boolean(branch) && tail.told > 0 && !changed;
+    tail.elsewhere ||= Boolean(branch) && tail.told > 0 && !changed;
     tail.told = 0;
     showPill();
     root.dataset.refreshed = String(1 + Number(root.dataset.refreshed ?? 0));

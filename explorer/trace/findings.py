@@ -300,7 +300,12 @@ _TABLE = (
         "Several answers to one prompt, none continued: nobody can say which was used.",
         "Give one of them a role override.",
     ),
-    FindingSpec("ambiguous_parent", _I, "Twin calls are equally good parents; the first is."),
+    FindingSpec(
+        "ambiguous_parent",
+        _I,
+        "Two calls with the same prompt sampled the same ids, so either could be the parent; "
+        "the one whose answer came back is, else the first.",
+    ),
     FindingSpec(
         "certain_tokens",
         _I,

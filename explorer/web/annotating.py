@@ -48,18 +48,30 @@ def read_annotation_form(raw: bytes, record: RolloutRecord, time_us: int) -> Ann
 
 
 def read_form(raw: bytes) -> dict[str, str]:
-    """The fields of a form that have a value.
+    """The fields of a form that have a value, the first of each name.
 
     Raises:
         InvalidValue: it is no form.
     """
+    return {name: values[0] for name, values in read_fields(raw).items()}
+
+
+def read_fields(raw: bytes, most: int = 20) -> dict[str, list[str]]:
+    """The fields of a form that have a value, every one.
+
+    Raises:
+        InvalidValue: it is no form, or has more than `most` fields.
+    """
     try:
-        given = parse_qs(raw.decode("utf-8"), max_num_fields=20)
+        given = parse_qs(raw.decode("utf-8"), max_num_fields=most)
     except ValueError as error:
         raise InvalidValue(f"the form cannot be read: {error}") from error
     # A form sends the line ends of text areas as CR LF.
-    body = {name: values[0].replace("\r\n", "\n").strip() for name, values in given.items()}
-    return {name: value for name, value in body.items() if value}
+    found = {
+        name: [value.replace("\r\n", "\n").strip() for value in values]
+        for name, values in given.items()
+    }
+    return {name: kept for name, values in found.items() if (kept := [v for v in values if v])}
 
 
 def annotation_of(body: Mapping[str, Any], record: RolloutRecord, time_us: int) -> Annotation:

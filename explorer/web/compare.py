@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from explorer.export.judged import Judged
-from explorer.records import BodyKind, Call, Grade
+from explorer.records import BodyKind, Call, Grade, Role
 from explorer.store.interface import Store
 from explorer.web import words
 from explorer.web.branches import Shown, shown_branch
@@ -139,9 +139,24 @@ def notices(found: Sequence[Member]) -> tuple[str, ...]:
             "They were made with different tokenizers: the same id means different text, "
             "so ids are not compared between those."
         )
+    for each in found:
+        left = _left_out(each)
+        if left:
+            told.append(
+                f"Of {each.name} the branch that ends last is compared, {len(each.path)} of "
+                f"its calls; {words.plural(left, 'call')} of its agent stand on other branches "
+                "(a prefix broke, or there is a fork)."
+            )
     if len({r.model for r in rollouts}) > 1:
         told.append("They were sampled by different models.")
     return tuple(told)
+
+
+def _left_out(member: Member) -> int:
+    """Calls of the agent that are not on the branch that is compared."""
+    roles = member.judged.judgement.roles
+    shown = set(member.path)
+    return sum(d.role is Role.AGENT and c not in shown for c, d in roles.items())
 
 
 def facts(found: Sequence[Member]) -> list[CompareFact]:
@@ -171,11 +186,12 @@ def _facts(member: Member) -> dict[str, str]:
         "sampled tokens": f"{judgement.generated_tokens:,}",
         "tokens of the main branch": f"{view.length:,}" if view else words.NONE,
         "mean −logp": _mean(view.logprobs) if view else words.NONE,
-        "turns": f"{len(member.path):,}",
+        "turns of the main branch": f"{len(member.path):,}",
         "calls": f"{len(calls):,}",
         "discarded, failed": f"{roles.count('discarded')}, {roles.count('failed')}",
-        "last stop": (last.finish_reason or words.UNKNOWN) if last else words.NONE,
-        "findings": f"{grades.count(Grade.FATAL)} fatal, {grades.count(Grade.WARN)} warnings",
+        "its last stop": (last.finish_reason or words.UNKNOWN) if last else words.NONE,
+        "findings": f"{grades.count(Grade.FATAL)} fatal, "
+        + words.plural(grades.count(Grade.WARN), "warning"),
         "time": words.duration((ended - begun) / 1000) if calls else words.NONE,
         "weight version": _versions(calls),
         "model": safe_text(record.rollout.model) or words.UNKNOWN,

@@ -253,6 +253,16 @@ class WorstToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A token on another branch."""
+
+    label: str = said("Its turn, as labelled in the tree.")
+    logprob: float = said("Its logprob in nats.")
+    logprob_text: str = said("The logprob as shown.")
+    href: str = said("Address of the token.")
+
+
+@dataclass(frozen=True, slots=True)
 class TurnNumbers:
     """What was sampled in one turn, in numbers."""
 
@@ -293,6 +303,9 @@ class TokensPage:
     minimap: tuple[Bar, ...] = said("Trained and masked spans, and outliers.")
     legend: Legend = said("What the colours mean.")
     worst: tuple[WorstToken, ...] = said("The least likely sampled tokens, the worst first.")
+    elsewhere: Elsewhere | None = said(
+        "The least likely token of the agent on another branch, null when it is on this one."
+    )
     turns: tuple[TurnNumbers, ...] = said("Every turn in numbers: the chart as a table.")
     problem: str = said("Why there are no tokens to show, empty when there are.")
     inspected: TokenFacts | None = said("The token that the address names with `t`.")

@@ -160,7 +160,7 @@ def rollout_header(
         tabs=tabs,
         neighbours=_neighbours(rollout.rollout_id, tab, members, query),
         group_href=rollout_href(rollout.rollout_id, "group"),
-        downloads=_downloads(judgement),
+        downloads=_downloads(judgement, noted=bool(notes)),
         labels=tuple(
             dict.fromkeys(
                 safe_text(item.label) for item in notes if item.label and item.call_id is None
@@ -201,7 +201,7 @@ def _neighbours(
     return Neighbours(at + 1, len(names), link(at - 1), link(at + 1))
 
 
-def _downloads(judgement: Judgement) -> tuple[Download, ...]:
+def _downloads(judgement: Judgement, *, noted: bool) -> tuple[Download, ...]:
     base = f"/api/v1/rollouts/{judgement.rollout_id}"
     # Word for word what the address answers.
     refused = " ".join(reason.message for reason in judgement.reasons)
@@ -221,4 +221,12 @@ def _downloads(judgement: Judgement) -> tuple[Download, ...]:
         reason="",
         about="Every call with roles, masks and findings, whatever the verdict.",
     )
-    return (trace, audit)
+    if not noted:
+        return (trace, audit)
+    with_notes = replace(
+        audit,
+        label="Capture audit with notes",
+        href=f"{base}/capture-audit?notes=1",
+        about="The same, and what people wrote beside it.",
+    )
+    return (trace, audit, with_notes)

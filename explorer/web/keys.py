@@ -16,7 +16,7 @@ KEYS: tuple[Key, ...] = (
     Key(("n", "N"), "next / previous outlier (−logp of 4 nats or more)"),
     Key(("]", "["), "next / previous branch"),
     Key(("m",), "mask hatch on / off"),
-    Key(("w",), "the worst token of the branch"),
+    Key(("w",), "the least likely token of the rollout, on whatever branch"),
     Key(("1", "2", "3", "4", "5"), "colour by logprob, rank, entropy, weight version, mask"),
     Key(("g",), "the rollout's group"),
     Key(("c",), "in the turn tree: a turn beside the one it parts from"),

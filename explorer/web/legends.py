@@ -57,7 +57,8 @@ def _temperature(calls: list[Call]) -> str:
         return "T unknown"
     if len(seen) > 1:
         return "T differs per call"
-    return f"T={seen.pop():g}"
+    value = seen.pop()
+    return f"T={value:g}" + (", greedy: nothing was drawn" if value == 0 else "")
 
 
 def _versions(view: BranchView | None) -> tuple[tuple[str, str], ...]:

@@ -108,7 +108,9 @@ def rollout_list(
         kept=tuple(Choice(name, value) for name, value in address.pairs if name != "q"),
         csv_href=href(f"{PATH}.csv", (*address.filter_pairs, *address.order_pairs)),
         parquet_href=href(f"{PATH}.parquet", (*address.filter_pairs, *address.order_pairs)),
-        commands=commands(base, (*address.filter_pairs, *address.order_pairs)),
+        commands=commands(
+            base, (*address.filter_pairs, *address.order_pairs), store.health().path
+        ),
         query=href("", address.pairs).lstrip("?"),
         views=tuple(view_link(view) for view in store.views()),
     )
@@ -254,7 +256,7 @@ def _ranges(address: ListAddress) -> Iterable[RangeField]:
         yield RangeField(name, label, value, hint)
 
 
-def commands(base: str, pairs: Pairs) -> tuple[Command, ...]:
+def commands(base: str, pairs: Pairs, store: str) -> tuple[Command, ...]:
     """How a program asks for the same rollouts."""
     url = f"{base}{href('/api/v1/rollouts', pairs)}"
     view = href("", pairs).lstrip("?")
@@ -268,6 +270,7 @@ def commands(base: str, pairs: Pairs) -> tuple[Command, ...]:
         ),
         Command(
             "Export every one of them",
-            f"rollout-explorer export --view {shlex.quote(view)} --out exported/",
+            f"rollout-explorer export --view {shlex.quote(view)} --out exported/ "
+            f"--store {shlex.quote(store)}",
         ),
     )

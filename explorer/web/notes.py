@@ -24,6 +24,7 @@ from explorer.web.annotating import (
     annotation_of,
     read_annotation,
     read_annotation_form,
+    read_fields,
     read_form,
     withdrawal,
 )
@@ -43,6 +44,7 @@ from explorer.web.turn_tree import TurnTree
 programs = APIRouter(prefix="/api/v1")
 router = APIRouter(include_in_schema=False)
 CanChange = Depends(require_change)
+MOST_LABELLED = 200
 
 
 @programs.get("/rollouts/{rollout_id}/annotations")
@@ -131,6 +133,27 @@ async def write(request: Request, rollout_id: str) -> Response:
         raise InvalidValue(f"{error.message}. {back}", **error.details) from error
     await services_of(request).store.add_annotation(wanted)
     return RedirectResponse(rollout_href(rollout_id, "notes") + f"#{wanted.annotation_id}", 303)
+
+
+@router.post("/rollouts/labels", dependencies=[CanChange])
+async def label_several(request: Request) -> Response:
+    """Labels the rollouts that were ticked in a list, and shows those with the label."""
+    given = read_fields(await request.body(), most=MOST_LABELLED + 2)
+    wanted = list(dict.fromkeys(given.get("id", [])))
+    if not wanted:
+        raise InvalidValue(
+            "no rollout was ticked; your browser's Back leads to the list"
+        )
+    body = {name: given[name][0] for name in ("label", "who") if given.get(name)}
+    if "label" not in body:
+        raise InvalidValue(
+            "give a `label`. Your browser's Back leads to the list", path="label"
+        )
+    judged = [await judged_or_404(request, rollout_id) for rollout_id in wanted]
+    store = services_of(request).store
+    for each in [annotation_of(body, item.record, now_us()) for item in judged]:
+        await store.add_annotation(each)
+    return RedirectResponse(list_href(label=f'"{body["label"]}"'), 303)
 
 
 @router.post("/rollouts/{rollout_id}/notes/{annotation_id}", dependencies=[CanChange])

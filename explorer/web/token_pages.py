@@ -34,7 +34,7 @@ from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import Services, services_of
 from explorer.web.tokens import PART, Sections, Window, minimap, windows
 from explorer.web.turn_tree import TurnTree, View
-from explorer.web.worst import turn_numbers, worst_tokens
+from explorer.web.worst import turn_numbers, worst_elsewhere, worst_tokens
 
 router = APIRouter(include_in_schema=False)
 VALUES = ("logprob-values", "entropy-values")
@@ -138,6 +138,7 @@ def tokens_page(
         sections=sections,
         minimap=minimap(shown.view) if shown else (),
         worst=worst_tokens(judged, shown) if shown else (),
+        elsewhere=worst_elsewhere(judged, tree, shown) if shown else None,
         turns=turn_numbers(shown) if shown else (),
         legend=legend(judged, shown.view if shown else None),
         problem="" if shown else no_tokens(judged, leaf is not None),

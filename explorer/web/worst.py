@@ -11,12 +11,14 @@ import math
 import numpy as np
 
 from explorer.export.judged import Judged
+from explorer.records import SENTINEL_LOGPROB, Role
 from explorer.trace.decode import REST_MARK
 from explorer.web import words
 from explorer.web.branches import Shown
-from explorer.web.contexts_rollout import TurnNumbers, WorstToken
+from explorer.web.contexts_rollout import Elsewhere, TurnNumbers, WorstToken
 from explorer.web.frames import rollout_href
 from explorer.web.inspector import edge_spaces
+from explorer.web.turn_tree import TurnTree
 
 MOST_WORST = 12
 MOST_TURNS = 200
@@ -46,6 +48,41 @@ def worst_tokens(judged: Judged, shown: Shown) -> tuple[WorstToken, ...]:
             )
         )
     return tuple(found)
+
+
+def worst_elsewhere(judged: Judged, tree: TurnTree, shown: Shown) -> Elsewhere | None:
+    """The least likely token of the agent's calls that are not on this branch, if it is less
+    likely than all that are."""
+    here = np.nanmin(shown.view.logprobs) if shown.view.sampled.any() else math.nan
+    lowest, found = (0.0 if math.isnan(here) else float(here)), None
+    on_branch = set(shown.view.path)
+    for call in judged.record.calls:
+        decision = judged.judgement.roles.get(call.call_id)
+        if call.call_id in on_branch or decision is None or decision.role is not Role.AGENT:
+            continue
+        if call.logprobs is None or call.completion is None or not call.logprobs.size:
+            continue
+        if call.call_id not in tree.labels or call.logprobs.size != call.completion.size:
+            continue
+        usable = np.where(
+            np.isfinite(call.logprobs) & (call.logprobs > SENTINEL_LOGPROB), call.logprobs, 0.0
+        )
+        at = int(np.argmin(usable))
+        if float(usable[at]) < lowest:
+            lowest, found = float(usable[at]), (call, at)
+    if found is None:
+        return None
+    call, at = found
+    index = (call.prompt_len or 0) + at
+    href = rollout_href(
+        judged.record.rollout.rollout_id, "tokens", branch=call.call_id, t=index
+    )
+    return Elsewhere(
+        label=tree.labels[call.call_id],
+        logprob=lowest,
+        logprob_text=f"{lowest:.2f}".replace("-", "−"),
+        href=f"{href}#t{index}",
+    )
 
 
 def turn_numbers(shown: Shown) -> tuple[TurnNumbers, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,10 @@ def test_a_restart_loses_and_repeats_nothing(tmp_path: Path) -> None:
 
         reader = threading.Thread(target=follow)
         reader.start()
+        for _ in range(200):
+            if told:
+                break
+            time.sleep(0.05)
     # The server stopped although somebody was reading.
     reader.join(20)
     assert not reader.is_alive()

@@ -147,3 +147,24 @@ def test_notes_are_in_an_export_only_when_asked_for(live: Live) -> None:
     assert httpx.get(address, params={"notes": "yes"}).status_code == 422
     assert httpx.get(address, params={"notes": 1, "format": "contract"}).status_code == 422
     assert httpx.get(address, params={"note": 1}).status_code == 422
+
+
+def test_ticked_rollouts_are_labelled_together(live: Live) -> None:
+    several = [rollout(live)[0] for _ in range(3)]
+    same = {"origin": live.url, "sec-fetch-site": "same-origin"}
+    address = f"{live.url}/rollouts/labels"
+    form = {"id": several, "label": "odd one", "who": "Ada"}
+    assert httpx.post(address, data=form).status_code in (401, 403)
+    reply = httpx.post(address, data=form, headers=same)
+    assert reply.status_code == 303, reply.text
+    twin = httpx.get(live.url + reply.headers["location"].replace("?", ".json?", 1)).json()
+    assert {row["rollout_id"] for row in twin["rows"]} == set(several)
+    for wrong in (form | {"id": []}, form | {"label": ""}, form | {"label": "<b>"}):
+        bad = httpx.post(address, data=wrong, headers=same)
+        assert bad.status_code == 422, bad.text
+    # All or none: an id that is not there labels nothing.
+    lost = httpx.post(
+        address, data=form | {"id": [*several, "ro_gone"], "label": "x"}, headers=same
+    )
+    assert lost.status_code == 404
+    assert "x" not in [each["label"] for each in live.api("GET", "/api/v1/labels")["labels"]]
