@@ -66,7 +66,9 @@ def test_downloads_are_refused_in_words(site: Watched) -> None:
     page = site.visit("/rollouts/{refused}/tokens")
     page.get_by_text("Download").click()
     expect(page.locator("details[open] > .pop")).to_contain_text("Refused:")
-    assert page.locator("details[open] .pop a[aria-disabled=true]").get_attribute("href") is None
+    assert (
+        page.locator("details[open] .pop a[aria-disabled=true]").get_attribute("href") is None
+    )
 
 
 def test_long_conversation_loads_on_demand(site: Watched) -> None:
