@@ -10,6 +10,7 @@ as a claim.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
@@ -93,7 +94,8 @@ async def import_bytes(
         InvalidValue: the file cannot be read; nothing was written.
         StoreFailed: the store refused; what was begun is marked as deleted.
     """
-    name, found = read(data, format_)
+    # Reading and making take seconds for a large file; calls are recorded meanwhile.
+    name, found = await asyncio.to_thread(read, data, format_)
     sha256 = hashlib.sha256(data).hexdigest()
     made, known = [], []
     for index, told in enumerate(found):
@@ -161,7 +163,8 @@ async def _write(
         model=told.model or "",
         certificate_id=certificate.certificate_id,
     )
-    calls = Maker(rollout, certificate.certificate_id).calls(told.calls)
+    maker = Maker(rollout, certificate.certificate_id)
+    calls = await asyncio.to_thread(maker.calls, told.calls)
     await store.add_rollout(rollout)
     try:
         for call, bodies in calls:
@@ -258,12 +261,13 @@ class Maker:
 
     def _parent(self, prompt: IdArray) -> tuple[CallId | None, int, bytes | None]:
         """The earlier call whose prompt and completion are the longest start of this prompt."""
-        best: tuple[CallId | None, int, bytes | None] = (None, 0, None)
-        for call_id, whole, link in self._whole:
+        for call_id, whole, link in sorted(
+            self._whole, key=lambda each: each[1].size, reverse=True
+        ):
             size = whole.size
-            if best[1] < size <= prompt.size and np.array_equal(whole, prompt[:size]):
-                best = (call_id, size, link)
-        return best
+            if 0 < size <= prompt.size and np.array_equal(whole, prompt[:size]):
+                return call_id, size, link
+        return None, 0, None
 
 
 def _level(told: ImportedCall) -> CaptureLevel:

@@ -6,6 +6,9 @@ Must not know: formats, how a rollout is written.
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
@@ -36,14 +39,16 @@ async def import_file(request: Request) -> JSONResponse:
     api = api_services(request)
     run = run_name({"run": given.get("run") or "imported"})
     data = await _body(request, api.settings.max_body_bytes)
-    report = await import_bytes(
-        api.store,
-        data,
-        file=name(given.get("file")) or "unnamed",
-        format_=given.get("format") or "auto",
-        run=run,
-        now_us=now_us(),
-    )
+    # What a second import of the same file takes for left behind may be still in the making.
+    async with _lock_of(request):
+        report = await import_bytes(
+            api.store,
+            data,
+            file=name(given.get("file")) or "unnamed",
+            format_=given.get("format") or "auto",
+            run=run,
+            now_us=now_us(),
+        )
     for rollout_id in report.imported:
         # Listings show the summary of the verdict.
         await api.judged.get(rollout_id)
@@ -54,6 +59,14 @@ async def import_file(request: Request) -> JSONResponse:
         "known": list(report.known),
     }
     return JSONResponse(answer, status_code=201 if report.imported else 200)
+
+
+def _lock_of(request: Request) -> asyncio.Lock:
+    """The lock of this application's imports: one at a time."""
+    state = request.app.state
+    if not hasattr(state, "importing"):
+        state.importing = asyncio.Lock()
+    return cast("asyncio.Lock", state.importing)
 
 
 async def _body(request: Request, most: int) -> bytes:

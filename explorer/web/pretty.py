@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +16,8 @@ from explorer.trace.decode import visible
 
 CUT_BYTES: Final = 48 * 1024
 PARSE_BYTES: Final = 8 * 1024 * 1024
+# Steps of indentation; a step more for every bracket would make gigabytes of a body.
+DEEPEST: Final = 32
 
 # Everything `decode.visible` spells out, but line ends and tabs, found fast.
 _HIDDEN: Final = re.compile(
@@ -69,34 +70,37 @@ def loads(data: bytes | str) -> Any:
 
 def dumps(value: Any, indent: int = 2) -> str:
     """Indented text of what `loads` gave."""
-    return "".join(_write(value, indent, 0))
+    parts: list[str] = []
+    _write(value, indent, 0, parts)
+    return "".join(parts)
 
 
-def _write(value: Any, indent: int, depth: int) -> Iterator[str]:
+def _write(value: Any, indent: int, depth: int, parts: list[str]) -> None:
     if isinstance(value, Spelled):
-        yield str(value)
+        parts.append(str(value))
     elif isinstance(value, str):
-        yield json.dumps(value, ensure_ascii=False)
+        parts.append(json.dumps(value, ensure_ascii=False))
     elif isinstance(value, Pairs | list):
         is_object = isinstance(value, Pairs)
         if not value:
-            yield "{}" if is_object else "[]"
+            parts.append("{}" if is_object else "[]")
             return
         if all(isinstance(item, Spelled) for item in value):
             # Ids one a line would be all that a reader sees.
-            yield f"[{', '.join(map(str, value))}]"
+            parts.append(f"[{', '.join(map(str, value))}]")
             return
-        pad = "\n" + " " * (indent * (depth + 1))
-        yield "{" if is_object else "["
+        pad = "\n" + " " * (indent * min(depth + 1, DEEPEST))
+        parts.append("{" if is_object else "[")
         for number, item in enumerate(value):
-            yield ("," if number else "") + pad
+            parts.append(("," if number else "") + pad)
             if is_object:
-                yield json.dumps(item[0], ensure_ascii=False) + ": "
+                parts.append(json.dumps(item[0], ensure_ascii=False) + ": ")
                 item = item[1]
-            yield from _write(item, indent, depth + 1)
-        yield "\n" + " " * (indent * depth) + ("}" if is_object else "]")
+            _write(item, indent, depth + 1, parts)
+        pad = "\n" + " " * (indent * min(depth, DEEPEST))
+        parts.append(pad + ("}" if is_object else "]"))
     else:
-        yield json.dumps(value)
+        parts.append(json.dumps(value))
 
 
 @dataclass(frozen=True, slots=True)

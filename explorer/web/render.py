@@ -9,7 +9,6 @@ event loop only hands the bytes over.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -24,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from explorer.web import words
 from explorer.web.assets import find, static_url
 from explorer.web.keys import KEYS
+from explorer.web.workers import in_page_thread
 
 # What a template may use beside its context; the test of contexts knows this list.
 AMBIENT = ("static", "theme", "keys", "words")
@@ -137,4 +137,4 @@ async def respond(
             text.encode(errors="replace"), "text/html", compress=compress, status=status
         )
 
-    return await asyncio.to_thread(work)
+    return await in_page_thread(work)

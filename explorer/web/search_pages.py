@@ -44,6 +44,7 @@ from explorer.web.searching import (
     within,
 )
 from explorer.web.services import Services, services_of
+from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
 programs = APIRouter(prefix="/api/v1")
@@ -330,7 +331,7 @@ async def search_rollout(request: Request, rollout_id: str, services: api.Api) -
     start = _start(query.get("start", ""))
     if not q:
         raise InvalidValue("`q` says what to search for", path="q")
-    found, _ = await asyncio.to_thread(
+    found, _ = await in_page_thread(
         partial(
             within,
             services_of(request),
@@ -390,4 +391,4 @@ async def search_rollouts(request: Request) -> JSONResponse:
             **_index_facts(services),
         }
 
-    return JSONResponse(await asyncio.to_thread(work))
+    return JSONResponse(await in_page_thread(work))

@@ -14,7 +14,7 @@ from explorer.errors import InvalidValue
 from explorer.export.judged import Judged
 from explorer.records import CallId, MaskReason, RolloutId
 from explorer.store.passages import Passage
-from explorer.store.queries import Field, RolloutQuery, RolloutSummary, Term
+from explorer.store.queries import Field, RolloutQuery, RolloutStatus, RolloutSummary, Term
 from explorer.store.search_index import Found, Ranked, SearchIndex, match_of
 from explorer.trace.mask import CallMask
 from explorer.web.contexts_search import SearchHit
@@ -138,17 +138,16 @@ def hit_of(
         after=part.after,
         token=None if tokens is None else tokens[0],
         token_end=None if tokens is None else tokens[1],
-        trained=None if tokens is None or mask is None else _trained(passage, mask, tokens),
+        trained=None if tokens is None or mask is None else _trained(mask, tokens),
         href=href,
         turn_href=turn_href,
     )
 
 
-def _trained(passage: Passage, mask: CallMask, tokens: tuple[int, int]) -> int:
+def _trained(mask: CallMask, tokens: tuple[int, int]) -> int:
     """How many of a hit's tokens train."""
-    # Positions of the mask are those of the call's own row.
-    shift = passage.first_token - mask.own_start
-    start, end = tokens[0] - shift, tokens[1] - shift
+    # Positions of both are those of the call's own row, as in a link to the token.
+    start, end = tokens
     return sum(
         max(0, min(end, span.end) - max(start, span.start))
         for span in mask.own
@@ -245,7 +244,12 @@ class Across:
         query = replace(
             self._query, terms=(*self._query.terms, term), cursor=None, limit=len(names)
         )
-        return {row.rollout_id: row for row in self._services.store.list_rollouts(query).rows}
+        # The index has a deleted rollout's words until its next round; no page shows them.
+        return {
+            row.rollout_id: row
+            for row in self._services.store.list_rollouts(query).rows
+            if row.status is not RolloutStatus.DELETED
+        }
 
     def _count(self) -> int:
         query = replace(self._query, cursor=None, limit=1)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -249,3 +254,85 @@ def test_the_command_talks_to_the_server_that_has_the_store(tmp_path: Path) -> N
         assert {row["harness"] for row in listed} == {"verifiers"}
         assert all(row["rollout_id"] in done.output for row in listed)
         assert len(listed) == 2
+
+
+def chain(length: int) -> bytes:
+    """An episode of verifiers in which every message is an answer to the one before."""
+    nodes: list[dict[str, Any]] = [
+        {"message": {"role": "user", "content": "a"}, "token_ids": [1, 2]}
+    ]
+    nodes += [
+        {
+            "parent": number,
+            "sampled": True,
+            "message": {"role": "assistant", "content": "x" * 2000},
+            "token_ids": [3, 4],
+            "mask": [1, 1],
+        }
+        for number in range(length)
+    ]
+    return json.dumps({"nodes": nodes}).encode()
+
+
+def test_a_file_that_would_grow_without_end_is_refused(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorer.export.readers.values.MOST_WRITTEN", 400_000)
+    answer = post(live, chain(60))
+    assert answer.status_code == 422
+    assert "split the file" in answer.json()["error"]["message"]
+    steps: list[dict[str, Any]] = [{"source": "agent", "message": "x" * 2000}] * 60
+    assert (
+        post(
+            live, json.dumps({"schema_version": "ATIF-v1.6", "steps": steps}).encode()
+        ).status_code
+        == 422
+    )
+    assert post(live, chain(10)).status_code == 201
+
+
+def test_calls_are_recorded_while_a_file_is_imported(live: Live) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(post, live, chain(400))
+        worst = 0.0
+        while not slow.done():
+            began = time.monotonic()
+            assert httpx.get(live.url + "/healthz", timeout=60).status_code == 200
+            worst = max(worst, time.monotonic() - began)
+            time.sleep(0.02)
+        assert slow.result().status_code == 201
+    assert worst < 2
+
+
+def test_one_file_imported_twice_at_once_is_one_rollout(live: Live) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        answers = [each.json() for each in pool.map(lambda _: post(live, chain(30)), range(4))]
+    made = [each for answer in answers for each in answer["imported"]]
+    assert len(made) == 1
+    assert all([*each["imported"], *each["known"]] == made for each in answers)
+    assert live.api("GET", f"/api/v1/rollouts/{made[0]}")["status"] == "closed"
+
+
+def parquet(**columns: Any) -> bytes:
+    held = io.BytesIO()
+    pq.write_table(pa.table(columns), held)
+    return held.getvalue()
+
+
+def test_what_json_has_no_form_for_is_refused_with_its_row(live: Live) -> None:
+    answer = post(
+        live, parquet(prompt=["a"], completion=[[{"role": "assistant", "content": b"\xff"}]])
+    )
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"].startswith("row 0.completion")
+
+
+def test_a_value_that_stands_in_every_row_is_not_unpacked(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorer.export.readers.trl._MOST_BYTES", 2_000_000)
+    bomb = parquet(prompt=["a" * 100_000] * 500, completion=["b"] * 500)
+    assert len(bomb) < 200_000
+    answer = post(live, bomb)
+    assert answer.status_code == 422
+    assert "split the file" in answer.json()["error"]["message"]

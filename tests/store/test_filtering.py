@@ -306,3 +306,19 @@ def test_a_verdict_against_a_rollout_leaves_nothing_trainable(tmp_path: Path) ->
         assert page.groups[0].supervised_tokens == 0
 
     with_store(tmp_path / "store.duckdb", work)
+
+
+def test_a_list_takes_as_many_values_as_the_language_has(tmp_path: Path) -> None:
+    async def work(store: DuckDBStore) -> None:
+        await fill(store)
+        for field, key in ((Field.LABEL, ""), (Field.META, "k"), (Field.RUN, "")):
+            terms = tuple(
+                Term(field, (*(f"x{number} {each}" for each in range(99)), None), True, key)
+                for number in range(40)
+            )
+            store.facets(RolloutQuery(terms=terms))
+            only = Term(Field.ID, (rollout_id(1), "x", rollout_id(2)))
+            free = tuple(replace(term, values=term.values[:-1]) for term in terms)
+            assert sorted(ids(store, only, *free)) == [1, 2]
+
+    with_store(tmp_path / "store.duckdb", work)

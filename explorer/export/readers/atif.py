@@ -24,20 +24,22 @@ def from_document(document: dict[str, Any], path: str) -> tuple[ImportedRollout,
     """The trajectories of a document that has been parsed."""
     if not str(document.get("schema_version", "")).startswith("ATIF"):
         values.refuse(f"{path}.schema_version", "names no version of ATIF")
-    found = [_one(document, path)]
+    budget = values.Budget()
+    found = [_one(document, path, budget)]
     inner = values.sequence(
         document.get("subagent_trajectories"), f"{path}.subagent_trajectories"
     )
     for index, item in enumerate(inner):
         place = f"{path}.subagent_trajectories[{index}]"
-        found.append(_one(values.mapping(item, place), place))
+        found.append(_one(values.mapping(item, place), place, budget))
     return tuple(found)
 
 
-def _one(document: dict[str, Any], path: str) -> ImportedRollout:
+def _one(document: dict[str, Any], path: str, budget: values.Budget) -> ImportedRollout:
     agent = values.mapping(document.get("agent") or {}, f"{path}.agent")
     tools = values.sequence(agent.get("tool_definitions"), f"{path}.agent.tool_definitions")
     said: list[dict[str, Any]] = []
+    size = values.written_size(tools, f"{path}.agent.tool_definitions")
     calls: list[ImportedCall] = []
     for index, item in enumerate(values.sequence(document.get("steps"), f"{path}.steps")):
         place = f"{path}.steps[{index}]"
@@ -48,9 +50,11 @@ def _one(document: dict[str, Any], path: str) -> ImportedRollout:
         spoken = _spoken(step, role, place)
         sampled = step.get("llm_call_count") != 0 and step.get("is_copied_context") is not True
         if role == "assistant" and sampled:
+            budget.spend(size, place)
             calls.append(_call(step, tuple(said), spoken, tuple(tools), place))
-        said.append(spoken)
-        said += _results(step, place)
+        new = [spoken, *_results(step, place)]
+        size += values.written_size(new, place)
+        said += new
     session = values.name(document.get("trajectory_id") or document.get("session_id"))
     return ImportedRollout(
         source=session or path,

@@ -16,6 +16,8 @@ from explorer.errors import InvalidValue
 
 _MOST_ID = 2**31 - 1
 _MOST_TEXT = 200
+# A file that repeats nothing grows when every call is written with all that came before it.
+MOST_WRITTEN = 1024 * 1024 * 1024
 
 
 def refuse(path: str, why: str) -> NoReturn:
@@ -40,6 +42,35 @@ def parse(data: bytes, path: str) -> Any:
         refuse(path, "nested too deeply")
     except ValueError as error:
         refuse(path, f"not JSON: {str(error)[:80]}")
+
+
+class Budget:
+    """What the requests of one file may come to, each written out whole (bytes)."""
+
+    def __init__(self) -> None:
+        self._left = MOST_WRITTEN
+
+    def spend(self, size: int, path: str) -> None:
+        """Takes a request's size off.
+
+        Raises:
+            InvalidValue: the file's requests would come to more than they may.
+        """
+        self._left -= size
+        if self._left < 0:
+            refuse(
+                path,
+                f"the requests up to here come to more than {MOST_WRITTEN:,} bytes, because "
+                "each holds all that was said before it; split the file",
+            )
+
+
+def written_size(value: Any, path: str) -> int:
+    """Bytes of a value as JSON, about; a value that JSON has no form for is refused."""
+    try:
+        return len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        refuse(path, "holds a value that JSON has no form for")
 
 
 def mapping(value: Any, path: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ decimals: the file is no lossless record of them.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from explorer.export.readers import values
@@ -19,23 +20,26 @@ from explorer.export.readers.neutral import ImportedCall, ImportedRollout
 def read(data: bytes) -> tuple[ImportedRollout, ...]:
     """One rollout per trace of each episode."""
     found: list[ImportedRollout] = []
+    budget = values.Budget()
     for index, line in enumerate(data.splitlines()):
         if not line.strip():
             continue
         path = f"line {index + 1}"
         episode = values.mapping(values.parse(line, path), path)
         if "nodes" in episode:
-            found.append(_trace(episode, path, {}))
+            found.append(_trace(episode, path, {}, budget))
             continue
         if "traces" not in episode:
             values.refuse(path, "has neither `traces` nor `nodes`: no episode of verifiers")
         for number, trace in enumerate(values.sequence(episode["traces"], f"{path} traces")):
             place = f"{path} traces[{number}]"
-            found.append(_trace(values.mapping(trace, place), place, episode))
+            found.append(_trace(values.mapping(trace, place), place, episode, budget))
     return tuple(found)
 
 
-def _trace(trace: dict[str, Any], path: str, episode: dict[str, Any]) -> ImportedRollout:
+def _trace(
+    trace: dict[str, Any], path: str, episode: dict[str, Any], budget: values.Budget
+) -> ImportedRollout:
     nodes = [
         values.mapping(node, f"{path}.nodes[{index}]")
         for index, node in enumerate(values.sequence(trace.get("nodes"), f"{path}.nodes"))
@@ -57,7 +61,7 @@ def _trace(trace: dict[str, Any], path: str, episode: dict[str, Any]) -> Importe
             total = (total or 0.0) + told * (
                 values.number(weight, f"{path}.rewards.{key}") or 0.0
             )
-    calls = _calls(nodes, trace, path)
+    calls = _calls(nodes, trace, path, budget)
     data = trace.get("task") or episode.get("task")
     task = data.get("data") if isinstance(data, dict) else None
     fields = task if isinstance(task, dict) else {}
@@ -81,7 +85,7 @@ def _trace(trace: dict[str, Any], path: str, episode: dict[str, Any]) -> Importe
 
 
 def _calls(
-    nodes: list[dict[str, Any]], trace: dict[str, Any], path: str
+    nodes: list[dict[str, Any]], trace: dict[str, Any], path: str, budget: values.Budget
 ) -> tuple[ImportedCall, ...]:
     facts: dict[int, dict[str, Any]] = {
         call["node"]: call
@@ -89,25 +93,23 @@ def _calls(
         if isinstance(call, dict) and type(call.get("node")) is int
     }
     tools = tuple(values.sequence(trace.get("tools"), f"{path}.tools"))
+    spoken = _Spoken(nodes, path)
+    fixed = values.written_size(tools, f"{path}.tools")
     made = []
     for index, node in enumerate(nodes):
         if node.get("sampled") is not True:
             continue
         line = _ancestors(nodes, index, path)
         place = f"{path}.nodes[{index}]"
-        said = tuple(
-            values.message(nodes[each].get("message"), f"{path}.nodes[{each}].message")
-            for each in line
-        )
-        prompt: tuple[int, ...] = ()
-        for each in line:
-            prompt += values.ids(nodes[each].get("token_ids"), f"{path}.nodes[{each}]") or ()
+        budget.spend(fixed + sum(spoken.size(each) for each in line), place)
+        said = tuple(spoken.message(each) for each in line)
+        prompt = tuple(chain.from_iterable(spoken.ids(each) for each in line))
         fact = facts.get(index, {})
         sampling = fact.get("sampling")
         made.append(
             ImportedCall(
                 messages=said,
-                reply=values.message(node.get("message"), f"{place}.message"),
+                reply=spoken.message(index),
                 tools=tools,
                 **_sampled(node, prompt, place),
                 finish_reason=values.name(fact.get("finish_reason")),
@@ -118,6 +120,37 @@ def _calls(
             )
         )
     return tuple(made)
+
+
+class _Spoken:
+    """What each node says, read once however many calls go on from it."""
+
+    def __init__(self, nodes: list[dict[str, Any]], path: str) -> None:
+        self._nodes = nodes
+        self._path = path
+        self._messages: dict[int, dict[str, Any]] = {}
+        self._ids: dict[int, tuple[int, ...]] = {}
+        self._sizes: dict[int, int] = {}
+
+    def message(self, index: int) -> dict[str, Any]:
+        if index not in self._messages:
+            place = f"{self._path}.nodes[{index}].message"
+            self._messages[index] = values.message(self._nodes[index].get("message"), place)
+        return self._messages[index]
+
+    def ids(self, index: int) -> tuple[int, ...]:
+        if index not in self._ids:
+            place = f"{self._path}.nodes[{index}]"
+            self._ids[index] = values.ids(self._nodes[index].get("token_ids"), place) or ()
+        return self._ids[index]
+
+    def size(self, index: int) -> int:
+        if index not in self._sizes:
+            place = f"{self._path}.nodes[{index}].message"
+            self._sizes[index] = values.written_size(self.message(index), place) + 8 * len(
+                self.ids(index)
+            )
+        return self._sizes[index]
 
 
 def _ancestors(nodes: list[dict[str, Any]], index: int, path: str) -> list[int]:
