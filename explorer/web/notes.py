@@ -141,9 +141,7 @@ async def label_several(request: Request) -> Response:
     given = read_fields(await request.body(), most=MOST_LABELLED + 2)
     wanted = list(dict.fromkeys(given.get("id", [])))
     if not wanted:
-        raise InvalidValue(
-            "no rollout was ticked; your browser's Back leads to the list"
-        )
+        raise InvalidValue("no rollout was ticked; your browser's Back leads to the list")
     body = {name: given[name][0] for name in ("label", "who") if given.get(name)}
     if "label" not in body:
         raise InvalidValue(

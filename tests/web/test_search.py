@@ -9,8 +9,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from explorer.engine.tiny import TinyEngine
 from explorer.export.judged import JudgedRollouts
 from explorer.settings import load
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
@@ -20,6 +22,7 @@ from explorer.web import words
 from explorer.web.search_text import Needle, excerpt, folded
 from explorer.web.searching import ROLLOUTS_PER_PAGE, Across
 from explorer.web.services import Services
+from tests.live import serving
 from tests.web import seeds
 from tests.web.conftest import Site
 from tests.web.parsing import lookup, read
@@ -296,3 +299,56 @@ def test_an_excerpt_is_one_safe_line() -> None:
     # A mark is never cut from its letter at the edge.
     edge = "z" * 10 + "e\u0301" + "w" * 49
     assert excerpt(edge, 61, 61).before == "…" + "w" * 49
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("q", ["the", "a", "e"])
+def test_what_a_hit_says_of_training_is_what_the_token_says(
+    site: Site, seed: str, q: str
+) -> None:
+    """Also where two calls have one prompt, so that the second adds only its completion."""
+    hits: Any = site.json(f"/rollouts/{{{seed}}}/search.json?q={q}&repeats=1")["hits"]
+    for hit in hits[:12]:
+        if hit["token"] is None:
+            continue
+        said = [
+            site.json(
+                f"/rollouts/{{{seed}}}/tokens/inspect.json?branch={hit['call_id']}&t={at}"
+            )["token"]["trained"]  # type: ignore[index]
+            for at in range(hit["token"], hit["token_end"])
+        ]
+        assert hit["trained"] == sum(said), hit
+
+
+def test_of_twins_each_hit_says_what_its_own_call_trains(tmp_path: Path) -> None:
+    with serving(TinyEngine(), tmp_path / "s.duckdb") as live:
+        rollout_id, key = live.create()
+        asked: Any = {"messages": [{"role": "user", "content": "What is 4 + 5?"}]}
+        for seed in (1, 2):
+            assert live.chat(key, seed=seed, **asked).status_code == 200
+        calls = live.calls(rollout_id)
+        live.api(
+            "POST",
+            f"/api/v1/rollouts/{rollout_id}/overrides",
+            {"kind": "role", "role": "agent", "call_id": calls[1]["call_id"], "reason": "used"},
+            status=201,
+        )
+        live.api(
+            "POST",
+            f"/api/v1/rollouts/{rollout_id}/overrides",
+            {"kind": "exclude_call", "call_id": calls[0]["call_id"], "reason": "not used"},
+            status=201,
+        )
+        base = f"{live.url}/rollouts/{rollout_id}"
+        hits = httpx.get(f"{base}/search.json", params={"q": "e"}).json()["hits"]
+        seen = set()
+        for hit in hits:
+            if hit["token"] is None:
+                continue
+            query = {"branch": hit["call_id"], "t": hit["token"]}
+            token = httpx.get(f"{base}/tokens/inspect.json", params=query).json()["token"]
+            assert bool(hit["trained"]) is token["trained"], hit
+            seen.add((hit["call_id"], token["trained"]))
+        # Both answers were found, and the second one trains where it was sampled.
+        assert {call["call_id"] for call in calls} == {name for name, _ in seen}
+        assert (calls[1]["call_id"], True) in seen
