@@ -16,18 +16,36 @@ import orjson
 
 from explorer.records import Body, BodyKind, Call, Dialect
 from explorer.web.messages import asked_messages, reply_message
-from explorer.web.pretty import PARSE_BYTES, Pairs
+from explorer.web.pretty import MOST_LEVELS, PARSE_BYTES, Pairs
 
 
-def in_pairs(value: Any) -> Any:
-    """A parsed value with its objects as `Pairs`."""
+def in_pairs(value: Any, depth: int = 0) -> Any:
+    """A parsed value with its objects as `Pairs`; what is nested too deeply is its texts."""
     if isinstance(value, Pairs):
         return value
+    if isinstance(value, dict | list) and depth >= MOST_LEVELS:
+        return _texts(value)
     if isinstance(value, dict):
-        return Pairs((name, in_pairs(item)) for name, item in value.items())
+        return Pairs((name, in_pairs(item, depth + 1)) for name, item in value.items())
     if isinstance(value, list):
-        return [in_pairs(item) for item in value]
+        return [in_pairs(item, depth + 1) for item in value]
     return value
+
+
+def _texts(value: Any) -> str:
+    """Every name and text in it, one a line."""
+    found: list[str] = []
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            found += item
+            left += reversed(item.values())
+        elif isinstance(item, list):
+            left += reversed(item)
+        elif item is not None:
+            found.append(str(item))
+    return "\n".join(found)
 
 
 def fast_messages(call: Call, bodies: dict[BodyKind, Body]) -> list[Any] | None:

@@ -18,6 +18,8 @@ CUT_BYTES: Final = 48 * 1024
 PARSE_BYTES: Final = 8 * 1024 * 1024
 # Steps of indentation; a step more for every bracket would make gigabytes of a body.
 DEEPEST: Final = 32
+# Lists and objects within each other; no call has a tenth of that.
+MOST_LEVELS: Final = 150
 
 # Everything `decode.visible` spells out, but line ends and tabs, found fast.
 _HIDDEN: Final = re.compile(
@@ -57,7 +59,7 @@ def loads(data: bytes | str) -> Any:
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     try:
-        return json.loads(
+        found = json.loads(
             text,
             parse_int=Spelled,
             parse_float=Spelled,
@@ -66,6 +68,26 @@ def loads(data: bytes | str) -> Any:
         )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    # What can be read may still be too deep for what is done with it afterwards.
+    if _deeper_than(MOST_LEVELS, found):
+        raise ValueError("nested too deeply")
+    return found
+
+
+def _deeper_than(most: int, value: Any) -> bool:
+    """Whether lists and objects stand in each other more often than `most`."""
+    level: list[Any] = [value]
+    for _ in range(most + 1):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, list)
+            for inner in ((each[1] for each in item) if isinstance(item, Pairs) else item)
+            if isinstance(inner, list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def dumps(value: Any, indent: int = 2) -> str:
