@@ -28,6 +28,7 @@ Vocabulary = Mapping[int, tuple[bytes, bool]]
 
 POLL_S = 0.5
 OPEN_EVERY_S = 60.0
+ROUND_S = 10.0
 # Between two rollouts, as for judging again; longer while calls are in flight.
 _PAUSE_S = 0.01
 _PAUSE_SHARE = 3.0
@@ -65,6 +66,7 @@ class Indexing:
         self._index.open()
         if self._index.usable:
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """Ends it wherever it is, and closes the file."""
@@ -74,6 +76,16 @@ class Indexing:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await asyncio.to_thread(self._index.close)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Says it when the work ended by a fault of ours, instead of going stale unseen."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._index.note = (
+                "the index is no longer brought up to date (the server's log says why); "
+                "exact text finds everything, and a restart begins anew"
+            )
+            log.error("indexing for the search ended", exc_info=error)
 
     async def _run(self) -> None:
         commits = -1
@@ -98,7 +110,10 @@ class Indexing:
         if gone:
             await asyncio.to_thread(self._index.forget, gone)
         left = False
+        began_round = time.monotonic()
         for stamp in stamps:
+            if time.monotonic() - began_round > ROUND_S:
+                return True  # what was deleted meanwhile leaves before more comes in
             if self._is_fresh(stamp, known.get(stamp.rollout_id)):
                 continue
             if self._failed.get(stamp.rollout_id) == stamp.text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -87,3 +88,20 @@ def test_the_index_follows_the_store(tmp_path: Path) -> None:
     with serving(TinyEngine(), store) as live:
         found = settled(live, "title", [one])
         assert "made anew" in found["index_note"]
+
+
+def test_work_that_ended_by_a_fault_is_said(tmp_path: Path) -> None:
+    with serving(TinyEngine(), tmp_path / "store.duckdb") as live:
+        settled(live, "title", [rollout(live)])
+        indexing = live.application.indexing
+
+        async def fail() -> None:
+            raise RuntimeError("a fault of ours")
+
+        async def end() -> None:
+            task = asyncio.create_task(fail())
+            task.add_done_callback(indexing._ended)
+            await asyncio.wait((task,))
+
+        asyncio.run_coroutine_threadsafe(end(), live.loop).result(10)
+        assert "no longer brought up to date" in httpx.get(f"{live.url}/search?q=title").text
