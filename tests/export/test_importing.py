@@ -228,7 +228,7 @@ def test_the_command_reads_files_and_folders_where_nobody_serves(
         pass
     done = command(store, str(folder), "--json")
     assert done.exit_code == 0, done.output
-    assert "count-files__abc: 1 rollouts imported as harbor" in done.output
+    assert "count-files__abc: 1 rollout imported as harbor" in done.output
     again = command(store, str(folder / "count-files__abc"))
     assert "1 were imported before" in again.output
     bad = tmp_path / "bad.json"
