@@ -5,6 +5,7 @@ Owns: names of files, what is printed, exit statuses.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -87,8 +88,6 @@ def export(settings: Settings, order: Order) -> int:
     """
 
     async def work(client: ExplorerClient) -> int:
-        if order.several:
-            _make_folder(order.out)
         refused = written = 0
         async for rollout_id in _wanted(client, order):
             target = order.target(rollout_id)
@@ -106,7 +105,16 @@ def export(settings: Settings, order: Order) -> int:
         return refused
 
     _check_names(order.rollout_ids)
-    return 1 if run_loop(reach(settings, work)) else 0
+    new = not order.out.exists()
+    if order.several:
+        _make_folder(order.out)
+    try:
+        return 1 if run_loop(reach(settings, work)) else 0
+    except ConfigurationError:
+        if new and order.out.is_dir():
+            with contextlib.suppress(OSError):  # something was written after all
+                order.out.rmdir()
+        raise
 
 
 async def _wanted(client: ExplorerClient, order: Order) -> AsyncIterator[str]:
