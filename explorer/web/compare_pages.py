@@ -6,6 +6,7 @@ Owns: addresses and which context answers each. Must not know: how contexts are 
 from __future__ import annotations
 
 from dataclasses import replace
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
@@ -58,6 +59,9 @@ async def compare(request: Request, turn: int = 1) -> Response:
             f"{words.plural(len(wanted), 'was', 'were')} named",
             given=len(wanted),
         )
+    if "label" in request.query_params and not wants_twin(request):
+        # Without a script the list sends its label's fields, too: a link has only the ids.
+        return RedirectResponse(compare_href([quote(each, safe="") for each in wanted]), 303)
     judged = [await judged_or_404(request, each) for each in wanted]
     runs = list(dict.fromkeys(each.record.rollout.run for each in judged))
     crumbs = [Crumb("Runs", "/runs"), *(Crumb(run, run_href(run)) for run in runs[:1])]
