@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from explorer.web import (
+    contexts,
     contexts_compare,
     contexts_lists,
     contexts_messages,
@@ -54,8 +55,10 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 def every_context() -> tuple[type[Any], ...]:
     """Page contexts, then every dataclass they are made of."""
-    found: dict[type[Any], None] = dict.fromkeys(PAGES)
-    waiting = list(PAGES)
+    # Pages register when their module is imported, in whatever order that happens.
+    place = {name: number for number, name in enumerate((contexts.__name__, *MODULES))}
+    waiting = sorted(PAGES, key=lambda page: place[page.__module__])
+    found: dict[type[Any], None] = dict.fromkeys(waiting)
     while waiting:
         for kind in nested(waiting.pop(0)):
             if kind not in found:
