@@ -37,6 +37,7 @@ from explorer.trace.policy import DEFAULT_POLICY, SHIPPED, SHIPPED_FOR, Policy
 from explorer.web import (
     api,
     compare_pages,
+    context_docs,
     contexts,
     contexts_rollout,
     drift,
@@ -558,13 +559,14 @@ def contexts_page() -> str:
         "*page only* marks a field that holds markup; the twin carries the same facts as "
         "data."
     ]
-    shown: dict[type[Any], None] = dict.fromkeys(contexts.PAGES)
+    pages_first = context_docs.every_page()
+    shown: dict[type[Any], None] = dict.fromkeys(pages_first)
     for each in list(shown):
         shown.update(dict.fromkeys(parts_of(each)))
-    ordered = [*contexts.PAGES, *(each for each in shown if each not in contexts.PAGES)]
+    ordered = [*pages_first, *(each for each in shown if each not in pages_first)]
     parts.append("## Pages")
     for each in ordered:
-        if each is ordered[len(contexts.PAGES)]:
+        if each is ordered[len(pages_first)]:
             parts.append("## Parts")
         parts.append(f"### {each.__name__}")
         parts.append(first_line(each))

@@ -53,11 +53,16 @@ def _parts(hint: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
+def every_page() -> list[type[Any]]:
+    """The page contexts in one order: they register when their module is imported, in
+    whatever order that happens."""
+    place = {name: number for number, name in enumerate((contexts.__name__, *MODULES))}
+    return sorted(PAGES, key=lambda page: place[page.__module__])
+
+
 def every_context() -> tuple[type[Any], ...]:
     """Page contexts, then every dataclass they are made of."""
-    # Pages register when their module is imported, in whatever order that happens.
-    place = {name: number for number, name in enumerate((contexts.__name__, *MODULES))}
-    waiting = sorted(PAGES, key=lambda page: place[page.__module__])
+    waiting = every_page()
     found: dict[type[Any], None] = dict.fromkeys(waiting)
     while waiting:
         for kind in nested(waiting.pop(0)):
