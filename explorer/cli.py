@@ -97,7 +97,9 @@ def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
         flags["store"] = Path("demo-store") / "rollouts.duckdb"
     flags["sql_console"] = bool(flags["sql_console"])
     # Ranks and entropies need alternatives; here there is nothing to save by leaving them out.
-    settings = load(**{"top_logprobs": 5} | flags, engine="tiny")
+    settings = load(**flags, engine="tiny")
+    if "top_logprobs" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"top_logprobs": 5})
     settings.store.parent.mkdir(parents=True, exist_ok=True)
 
     def report(outcome: Outcome, done: int, total: int) -> None:

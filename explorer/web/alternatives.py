@@ -19,6 +19,8 @@ BEYOND: Final = 7  # code of a rank that no recorded alternative reaches
 NO_VALUE: Final = 9
 # Probabilities that add up to more are not those of one distribution.
 _MOST_MASS: Final = 1.02
+# A logprob above 0 by more than rounding is none.
+_MOST_LOGPROB: Final = 0.01
 
 
 def rank_code(rank: int | None) -> int:
@@ -99,11 +101,10 @@ def entropies_of(call: Call) -> NDArray[np.float32]:
 
 def entropy_of(row: list[tuple[int | None, str, float | None]]) -> float | None:
     """Entropy of one token's alternatives; None when they are not one distribution."""
-    shares = [
-        math.exp(logprob)
-        for _, _, logprob in row
-        if logprob is not None and math.isfinite(logprob) and logprob <= 0.01
-    ]
+    given = [item for _, _, item in row if item is not None and math.isfinite(item)]
+    if any(item > _MOST_LOGPROB for item in given):
+        return None
+    shares = [math.exp(item) for item in given]
     mass = sum(shares)
     if not shares or mass > _MOST_MASS:
         return None

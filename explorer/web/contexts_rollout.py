@@ -306,7 +306,8 @@ class TokensPage:
     elsewhere: Elsewhere | None = said(
         "The least likely token of the agent on another branch, null when it is on this one."
     )
-    turns: tuple[TurnNumbers, ...] = said("Every turn in numbers: the chart as a table.")
+    turns: tuple[TurnNumbers, ...] = said("The first turns in numbers: the chart as a table.")
+    turns_left_out: int = said("Turns that the table has no line for.")
     problem: str = said("Why there are no tokens to show, empty when there are.")
     inspected: TokenFacts | None = said("The token that the address names with `t`.")
 

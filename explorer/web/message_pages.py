@@ -5,7 +5,6 @@ Owns: addresses, the headers of a picture. Must not know: how messages are read.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import Any
 
@@ -34,6 +33,7 @@ from explorer.web.render import respond
 from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import services_of
 from explorer.web.terminal import terminal_runs
+from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
 
@@ -137,4 +137,4 @@ async def picture(
                 return Response(raw, media_type=kind, headers=headers)
         raise NotFound("no picture here that may be shown; its message has it as text")
 
-    return await asyncio.to_thread(work)
+    return await in_page_thread(work)

@@ -5,7 +5,6 @@ Owns: addresses and which context answers each. Must not know: how contexts are 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +38,7 @@ from explorer.web.render import respond
 from explorer.web.services import services_of
 from explorer.web.timing import timing_page
 from explorer.web.turn_tree import TurnTree, View
+from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
 
@@ -177,7 +177,7 @@ async def group(request: Request, rollout_id: str) -> Response:
     """The samples of the same task, and where each parts from this one."""
     judged = await judged_or_404(request, rollout_id)
     services = services_of(request)
-    members = await asyncio.to_thread(members_of, services.store, judged)
+    members = await in_page_thread(lambda: members_of(services.store, judged))
     near = siblings(judged.record.rollout.rollout_id, members)
     found = [await services.judged.get(each.rollout_id) for each in near]
     every = [judged, *(each for each in found if each is not None)]

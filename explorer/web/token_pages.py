@@ -5,7 +5,6 @@ Owns: addresses and view state. Must not know: how sections are made.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,7 +33,8 @@ from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import Services, services_of
 from explorer.web.tokens import PART, Sections, Window, minimap, windows
 from explorer.web.turn_tree import TurnTree, View
-from explorer.web.worst import turn_numbers, worst_elsewhere, worst_tokens
+from explorer.web.workers import in_page_thread
+from explorer.web.worst import turn_numbers, turns_left_out, worst_elsewhere, worst_tokens
 
 router = APIRouter(include_in_schema=False)
 VALUES = ("logprob-values", "entropy-values")
@@ -140,6 +140,7 @@ def tokens_page(
         worst=worst_tokens(judged, shown) if shown else (),
         elsewhere=worst_elsewhere(judged, tree, shown) if shown else None,
         turns=turn_numbers(shown) if shown else (),
+        turns_left_out=turns_left_out(shown) if shown else 0,
         legend=legend(judged, shown.view if shown else None),
         problem="" if shown else no_tokens(judged, leaf is not None),
         inspected=token_facts(judged, shown, at, notes) if shown and at is not None else None,
@@ -188,7 +189,7 @@ async def shown_or_404(request: Request, rollout_id: str) -> tuple[Judged, Shown
             raise NotFound("this rollout has no calls yet")
         return shown_branch(services, judged, tree, leaf)
 
-    return judged, await asyncio.to_thread(work)
+    return judged, await in_page_thread(work)
 
 
 def index_asked(request: Request, shown: Shown) -> int:
@@ -269,4 +270,4 @@ async def column(request: Request, rollout_id: str, metric: str) -> Response:
             data = shown.view.column(metric).tobytes()
         return packed(data, "application/octet-stream", compress=compress)
 
-    return await asyncio.to_thread(work)
+    return await in_page_thread(work)

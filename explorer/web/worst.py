@@ -12,6 +12,7 @@ import numpy as np
 
 from explorer.export.judged import Judged
 from explorer.records import SENTINEL_LOGPROB, Role
+from explorer.trace.branch import Segment
 from explorer.trace.decode import REST_MARK
 from explorer.web import words
 from explorer.web.branches import Shown
@@ -53,27 +54,29 @@ def worst_tokens(judged: Judged, shown: Shown) -> tuple[WorstToken, ...]:
 def worst_elsewhere(judged: Judged, tree: TurnTree, shown: Shown) -> Elsewhere | None:
     """The least likely token of the agent's calls that are not on this branch, if it is less
     likely than all that are."""
-    here = np.nanmin(shown.view.logprobs) if shown.view.sampled.any() else math.nan
-    lowest, found = (0.0 if math.isnan(here) else float(here)), None
+    here = shown.view.logprobs[~np.isnan(shown.view.logprobs)]
+    lowest, found = float(here.min()) if here.size else math.inf, None
     on_branch = set(shown.view.path)
     for call in judged.record.calls:
         decision = judged.judgement.roles.get(call.call_id)
         if call.call_id in on_branch or decision is None or decision.role is not Role.AGENT:
             continue
-        if call.logprobs is None or call.completion is None or not call.logprobs.size:
+        if call.logprobs is None or call.completion is None or call.prompt_len is None:
             continue
         if call.call_id not in tree.labels or call.logprobs.size != call.completion.size:
             continue
-        usable = np.where(
-            np.isfinite(call.logprobs) & (call.logprobs > SENTINEL_LOGPROB), call.logprobs, 0.0
-        )
+        known = np.isfinite(call.logprobs) & (call.logprobs > SENTINEL_LOGPROB)
+        if not known.any():
+            continue
+        usable = np.where(known, call.logprobs, np.inf)
         at = int(np.argmin(usable))
         if float(usable[at]) < lowest:
             lowest, found = float(usable[at]), (call, at)
     if found is None:
         return None
     call, at = found
-    index = (call.prompt_len or 0) + at
+    assert call.prompt_len is not None  # the loop left out calls without
+    index = call.prompt_len + at
     href = rollout_href(
         judged.record.rollout.rollout_id, "tokens", branch=call.call_id, t=index
     )
@@ -86,12 +89,11 @@ def worst_elsewhere(judged: Judged, tree: TurnTree, shown: Shown) -> Elsewhere |
 
 
 def turn_numbers(shown: Shown) -> tuple[TurnNumbers, ...]:
-    """The sampled part of every turn in numbers: the table twin of the chart."""
+    """The sampled part of each turn in numbers, at most `MOST_TURNS`: the table twin of the
+    chart."""
     view = shown.view
     found = []
-    for segment in view.segments:
-        if segment.kind != "completion":
-            continue
+    for segment in _sampled(shown)[:MOST_TURNS]:
         here = slice(segment.start, segment.end)
         known = -view.logprobs[here]
         known = known[~np.isnan(known)]
@@ -110,7 +112,16 @@ def turn_numbers(shown: Shown) -> tuple[TurnNumbers, ...]:
                 entropy_text=_number(float(entropies.mean()) if entropies.size else math.nan),
             )
         )
-    return tuple(found[:MOST_TURNS])
+    return tuple(found)
+
+
+def turns_left_out(shown: Shown) -> int:
+    """Turns that the table has no line for."""
+    return max(0, len(_sampled(shown)) - MOST_TURNS)
+
+
+def _sampled(shown: Shown) -> list[Segment]:
+    return [segment for segment in shown.view.segments if segment.kind == "completion"]
 
 
 def _number(value: float) -> str:

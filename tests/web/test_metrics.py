@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from explorer.export.judged import Judged
+from explorer.trace.sequences import Sequences
+from explorer.trace.verdict import judge
 from explorer.web.alternatives import entropies_of, entropy_of
-from explorer.web.branch import CROSSED, ENTROPY_EDGES, METRICS, VERSION_CLASSES
+from explorer.web.branch import CROSSED, ENTROPY_EDGES, METRICS, VERSION_CLASSES, branch_view
+from explorer.web.legends import legend
+from tests.trace.build import record, two_turns
 from tests.web.conftest import Site
 
 
@@ -27,8 +32,15 @@ def test_entropy_counts_the_rest_as_one_outcome() -> None:
 
 @pytest.mark.parametrize(
     "alternatives",
-    [[], [(1, "a", None)], row(0.9, 0.8), [(1, "a", math.nan)], [(1, "a", 3.0)]],
-    ids=["none", "null", "more than one", "not a number", "above one"],
+    [
+        [],
+        [(1, "a", None)],
+        row(0.9, 0.8),
+        [(1, "a", math.nan)],
+        [(1, "a", 3.0)],
+        [*row(0.5), (9, "a", 3.0)],
+    ],
+    ids=["none", "null", "more than one", "not a number", "above one", "one above one"],
 )
 def test_what_is_no_distribution_has_no_entropy(alternatives: Any) -> None:
     assert entropy_of(alternatives) is None
@@ -80,6 +92,15 @@ def test_versions_are_named_and_a_change_within_a_call_is_its_own(site: Site) ->
     twin: Any = site.json("/rollouts/{small}/tokens.json?m=version")
     assert twin["metric"] == "version"
     assert twin["legend"]["versions"] == [["v0", "7"]]
+    first, second = two_turns()
+    crossed = replace(second, weight_version_start=8, weight_version_end=9)
+    for last, wanted in ((crossed, CROSSED), (replace(crossed, weight_version_end=8), 2)):
+        made = record(first, last)
+        judged = Judged(made, judge(made), Sequences(made.calls))
+        view = branch_view(judged, last.call_id)
+        own = view.segments[-1]
+        assert set(view.version_column[own.start : own.end].tolist()) == {wanted}
+        assert [text for _, text in legend(judged, view).versions][:2] == ["7", "8"]
     assert VERSION_CLASSES[CROSSED] == "vx"
 
 
