@@ -13,10 +13,12 @@
         NotTrainable       409  with the verdict's reasons
         QueryFailed        422  an SQL query, in the database's words
         AccessDenied       403  host, origin, sign-in or grant
+          AddressRefused   403  an address that this server does not reach
       UpstreamFailed       the engine did not answer as it must
         EngineUnavailable  502  no connection, or the engine died
         EngineTimeout      504  no reply in time
         EngineMalformed    502  a reply that cannot be read
+        RemoteFailed       502  a provider or the Hub did not answer as it must
       BodyTooSlow          408  a request body that did not arrive in time
       CapacityReached      429  try again later
       StoreFailed          503  the record could not be made durable
@@ -142,6 +144,12 @@ class AdminTokenNeeded(AccessDenied):
     code = "admin_token_needed"
 
 
+class AddressRefused(AccessDenied):
+    """An address that this server does not reach, such as one on a private network."""
+
+    code = "address_refused"
+
+
 class UpstreamFailed(ExplorerError):
     status = 502
     code = "upstream_failed"
@@ -169,6 +177,12 @@ class EngineRefusedStream(UpstreamFailed):
     def __init__(self, message: str, reply: Any) -> None:
         super().__init__(message)
         self.reply = reply
+
+
+class RemoteFailed(UpstreamFailed):
+    """A sign-in provider, the Hub or another address that was asked gave no usable answer."""
+
+    code = "remote_failed"
 
 
 class CapacityReached(ExplorerError):

@@ -17,7 +17,6 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
@@ -63,7 +62,8 @@ class OutboundPolicy:
     @classmethod
     def listing(cls, addresses: Iterable[str]) -> OutboundPolicy:
         """A policy that allows these `host:port` beside what is public."""
-        return cls(frozenset(each.strip().lower() for each in addresses))
+        split = (each.strip().rpartition(":") for each in addresses)
+        return cls(frozenset(f"{_bare(host)}:{port}" for host, _, port in split))
 
 
 class Reply(NamedTuple):
@@ -81,7 +81,9 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(found, ipaddress.IPv6Address) and (
-        found.scope_id is not None or any(found in network for network in _WRAPPED)
+        found.scope_id is not None
+        or found.is_site_local
+        or any(found in network for network in _WRAPPED)
     ):
         return False
     return found.is_global and not found.is_multicast and not found.is_reserved
@@ -92,7 +94,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise RemoteFailed(f"{host} has no address: {error}") from error
     return [str(each[4][0]) for each in found]
 
@@ -212,7 +214,9 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         assert isinstance(request.stream, httpx.AsyncByteStream)
         asked = httpcore.Request(
             request.method,
-            httpcore.URL(url.raw_scheme, url.raw_host, url.port, url.raw_path),
+            httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
             headers=request.headers.raw,
             content=request.stream,
             extensions=request.extensions,
@@ -235,11 +239,11 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         )
 
     def _check(self, url: httpx.URL) -> None:
-        port = url.port or _PORTS.get(url.scheme, 0)
-        if not url.host or not port:
+        if not url.host or url.scheme not in _PORTS:
             raise AddressRefused("only addresses of the form https://host/… are reached")
         if url.userinfo:
             raise AddressRefused("an address must hold no name or password")
+        port = url.port or _PORTS[url.scheme]
         if url.scheme != "https" and not self.policy.lists(url.host, port):
             raise AddressRefused(
                 f"{url.host}:{port} is asked over https only; an address without TLS must be "
@@ -291,7 +295,7 @@ class Outbound:
                 return await self._follow(method, url, given, {"data": data, "json": json})
         except (TimeoutError, httpx.TimeoutException) as error:
             raise RemoteFailed(f"{_name(url)} did not answer in time") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
             raise RemoteFailed(f"{_name(url)} could not be asked: {error}") from error
 
     async def _follow(
@@ -319,8 +323,7 @@ class Outbound:
             if response.headers.get("content-encoding", "identity") != "identity":
                 # It could unfold to any size.
                 raise RemoteFailed("the answer is compressed although that was not asked for")
-            async with aclosing(response.aiter_raw()) as parts:
-                body = b"".join([part async for part in parts])
+            body = b"".join([part async for part in response.aiter_raw()])
         finally:
             await response.aclose()
         return Reply(response.status_code, response.headers, body)
