@@ -24,11 +24,12 @@ from pydantic_settings import (
 )
 
 from explorer.errors import ConfigurationError
+from explorer.hosting import HostingSettings
 
 PREFIX = "ROLLOUT_EXPLORER_"
 
 
-class Settings(BaseSettings):
+class Settings(HostingSettings):
     """All settings; the description of each is its documentation."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
@@ -253,6 +254,8 @@ def load(**flags: object) -> Settings:
     except ValidationError as error:
         lines = [
             f"{PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+            if item["loc"]
+            else str(item["msg"])
             for item in error.errors()
         ]
         raise ConfigurationError("these settings do not work: " + "; ".join(lines)) from error

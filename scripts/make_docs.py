@@ -135,6 +135,10 @@ def type_text(annotation: Any) -> str:
     """A type as a reader writes it: `int`, `text`, `path`, `text or none`."""
     names = {"str": "text", "SecretStr": "secret text", "Path": "path", "NoneType": "none"}
     origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return " or ".join(f"`{part}`" for part in typing.get_args(annotation))
+    if origin is dict:
+        return "table"
     if origin in (types.UnionType, typing.Union):
         return " or ".join(type_text(part) for part in typing.get_args(annotation))
     if origin is tuple:
@@ -151,7 +155,10 @@ def settings_page() -> str:
     """Every setting: variable, TOML key, type, limits, default, flag, meaning."""
     flags = flags_of_settings()
     rows = []
-    for name, field in Settings.model_fields.items():
+    own = Settings.__annotations__
+    for name, field in sorted(
+        Settings.model_fields.items(), key=lambda item: item[0] not in own
+    ):
         limits = ", ".join(
             f"{sign} {getattr(item, kind)}"
             for item in field.metadata
@@ -182,7 +189,7 @@ def settings_page() -> str:
 
 def default_text(value: Any) -> str:
     """A default as it would be written in TOML."""
-    if value is None or value == ():
+    if value in (None, (), {}, ""):
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -31,7 +31,7 @@ ROOMS = (
     "demo",
     "top",
 )
-BASE = {"__init__", "records", "errors", "settings", "columns"}
+BASE = {"__init__", "records", "errors", "settings", "hosting", "columns"}
 # The top is wiring: the command and what only it needs.
 TOP = {
     "announcing",
@@ -48,6 +48,7 @@ TOP = {
     "commands",
     "policies",
     "rejudging",
+    "retention",
     "runfile",
     "running",
     "doctor",
