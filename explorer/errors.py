@@ -12,7 +12,9 @@
         UpgradeUnsupported 426  websockets are not spoken here
         NotTrainable       409  with the verdict's reasons
         QueryFailed        422  an SQL query, in the database's words
-        AccessDenied       403  host, origin, sign-in or grant
+        AccessDenied       403  host, origin, role, scope or grant
+          SignInNeeded     401  nobody is signed in
+          GrantNeeded      403  no grant that stands
           AddressRefused   403  an address that this server does not reach
       UpstreamFailed       the engine did not answer as it must
         EngineUnavailable  502  no connection, or the engine died
@@ -142,6 +144,37 @@ class HostRefused(AccessDenied):
 class AdminTokenNeeded(AccessDenied):
     status = 401
     code = "admin_token_needed"
+
+
+class SignInNeeded(AccessDenied):
+    """Nobody is signed in, and what was asked for needs somebody who is; see `/sign-in`."""
+
+    status = 401
+    code = "sign_in_needed"
+
+
+class RoleNeeded(AccessDenied):
+    """It takes a role that the caller has not; an operator can give it."""
+
+    code = "role_needed"
+
+
+class ScopeNeeded(AccessDenied):
+    """The API token was not made for this; make one that is at `/account`."""
+
+    code = "scope_needed"
+
+
+class GrantNeeded(AccessDenied):
+    """It takes a grant, and the caller holds none that stands; ask at `/grants/new`."""
+
+    code = "grant_needed"
+
+
+class NoRule(AccessDenied):
+    """The route has no access rule yet, so nobody may use it: a fault of the program."""
+
+    code = "no_rule"
 
 
 class AddressRefused(AccessDenied):

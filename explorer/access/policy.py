@@ -259,7 +259,9 @@ def _not_there() -> Decision:
 
 
 def _sign_in(why: str) -> Decision:
-    return Decision(False, "not_signed_in", f"{why}; sign in first, at /sign-in", "sign_in")
+    return Decision(
+        False, "not_signed_in", f"{why}; sign in first, at /sign-in", "sign_in_needed"
+    )
 
 
 def _grant_missing(why: str, grants: GrantFacts) -> Decision:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from explorer.export.evidence import contradictions
 from explorer.records import CallId, Certificate, Grade, RolloutId, RolloutRecord
@@ -58,6 +58,13 @@ class Judged:
             + (call.completion.size if call.completion is not None else 0)
             for call in self.record.calls
         )
+
+
+class JudgedSource(Protocol):
+    """Where pages take judged rollouts from: all of them, or those somebody may see."""
+
+    async def get(self, rollout_id: RolloutId) -> Judged | None:
+        """The judged rollout, or None when there is none."""
 
 
 class JudgedRollouts:

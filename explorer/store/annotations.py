@@ -14,6 +14,7 @@ from typing import Any
 from explorer import columns
 from explorer.records import CallId, RolloutId
 from explorer.store.database import Database, select_list
+from explorer.store.queries import Within
 from explorer.store.remarks import Annotation, LabelCount, SavedView
 from explorer.store.rows import CHECK, Row
 
@@ -76,14 +77,17 @@ class AnnotationReader:
         with self._database.reading() as cursor:
             return list(cursor.execute(sql, list(values)).fetchall())
 
-    def labels(self) -> tuple[LabelCount, ...]:
+    def labels(self, within: Within = None) -> tuple[LabelCount, ...]:
         """Return every label in use with the number of its rollouts, the commonest first."""
+        only, ids = "", []
+        if within is not None:
+            only, ids = "AND a.rollout_id IN (SELECT unnest(?::VARCHAR[]))", [sorted(within)]
         sql = (
             "SELECT a.label, count(DISTINCT a.rollout_id) FROM annotation a "  # noqa: S608
-            f"WHERE a.label IS NOT NULL AND {ALIVE} GROUP BY a.label ORDER BY 2 DESC, 1"
+            f"WHERE a.label IS NOT NULL {only} AND {ALIVE} GROUP BY a.label ORDER BY 2 DESC, 1"
         )
         with self._database.reading() as cursor:
-            return tuple(LabelCount(*row) for row in cursor.execute(sql).fetchall())
+            return tuple(LabelCount(*row) for row in cursor.execute(sql, ids).fetchall())
 
     def views(self) -> tuple[SavedView, ...]:
         """Return the saved views by name."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from explorer.store.annotations import ALIVE
-from explorer.store.queries import Field, Range, RolloutQuery, RolloutStatus, Term
+from explorer.store.queries import Field, Range, RolloutQuery, RolloutStatus, Term, Within
 
 SEARCHED = ("rollout_id", "run", "task", "group_name", "harness", "model")
 # Expressions over `b`, the summaries, by field. Those of yes and no are texts.
@@ -54,6 +54,10 @@ def conditions(query: RolloutQuery, without: Field | None = None) -> tuple[str, 
     """
     parts: list[str] = []
     values: list[Any] = []
+    if query.within is not None:
+        sql, given = within_sql(query.within)
+        parts.append(sql)
+        values += given
     terms = [term for term in query.terms if term.field is not without]
     if without is not Field.STATE and not asks_for_deleted(terms):
         parts.append("b.status <> 'deleted'")
@@ -66,6 +70,13 @@ def conditions(query: RolloutQuery, without: Field | None = None) -> tuple[str, 
         parts.append(f"({' OR '.join(either)})")
         values += [query.text] * len(SEARCHED)
     return " AND ".join(parts) or "true", values
+
+
+def within_sql(within: Within) -> tuple[str, list[Any]]:
+    """The condition over `b` that a rollout is one of those that may be seen."""
+    if within is None:
+        return "true", []
+    return "b.rollout_id IN (SELECT unnest(?::VARCHAR[]))", [sorted(within)]
 
 
 def asks_for_deleted(terms: Iterable[Term]) -> bool:

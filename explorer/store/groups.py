@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from explorer.store.queries import GroupPage, GroupSort, GroupSummary, RunSpread
+from explorer.store.filtering import within_sql
+from explorer.store.queries import (
+    GroupPage,
+    GroupPart,
+    GroupSort,
+    GroupSummary,
+    RunSpread,
+    Within,
+)
 from explorer.store.summaries import SUMMARY
 
 # Rollouts of one group that are read; a page says how many more there are.
@@ -34,7 +42,7 @@ WITH grouped AS (
     coalesce(sum(b.judged_tokens), 0)::BIGINT AS judged_tokens,
     coalesce(sum(b.n_fatal), 0)::BIGINT AS n_fatal,
     coalesce(sum(b.n_warn), 0)::BIGINT AS n_warn, avg(b.generated_tokens) AS length
-  FROM {SUMMARY} b WHERE b.run = ? AND b.status <> 'deleted' GROUP BY b.cohort)
+  FROM {SUMMARY} b WHERE b.run = ? AND b.status <> 'deleted' AND {{only}} GROUP BY b.cohort)
 """
 _NUMBERS = (
     "cohort, n, n_rewarded, mean, low, high, n_trainable, n_judged, supervised, "
@@ -55,17 +63,20 @@ class Members:
 
 
 def read_groups(
-    cursor: Any, run: str, sort: GroupSort, *, descending: bool, offset: int, limit: int
+    cursor: Any, run: str, part: GroupPart, within: Within
 ) -> tuple[GroupPage, Members]:
     """Some groups, and the statement for their rollouts."""
-    way = "DESC" if descending else "ASC"
+    way = "DESC" if part.descending else "ASC"
+    only, ids = within_sql(within)
+    grouped = _GROUPS.format(only=only)
     counted = cursor.execute(
-        f"{_GROUPS} SELECT count(*), count(*) FILTER ({_ZERO}) FROM grouped", [run]
+        f"{grouped} SELECT count(*), count(*) FILTER ({_ZERO}) FROM grouped", [run, *ids]
     ).fetchone()
     found = cursor.execute(
-        f"{_GROUPS} SELECT {_NUMBERS} FROM grouped ORDER BY {_ORDERS[sort]} {way} NULLS LAST, "
+        f"{grouped} SELECT {_NUMBERS} FROM grouped ORDER BY {_ORDERS[part.sort]} {way} "
+        "NULLS LAST, "
         "cohort LIMIT ? OFFSET ?",
-        [run, limit, offset],
+        [run, *ids, part.limit, part.offset],
     ).fetchall()
     groups = tuple(GroupSummary(*row) for row in found)
     names = [group.name for group in groups if group.name is not None]
@@ -75,20 +86,21 @@ def read_groups(
         chosen = f"({chosen} OR b.cohort IS NULL)"
     members = Members(
         f"SELECT b.cohort, {{columns}} FROM {SUMMARY} b WHERE b.run = ? "
-        f"AND b.status <> 'deleted' AND {chosen} QUALIFY row_number() OVER ("
+        f"AND b.status <> 'deleted' AND {only} AND {chosen} QUALIFY row_number() OVER ("
         f"PARTITION BY b.cohort ORDER BY b.attempt NULLS LAST, b.created_us, b.rollout_id) "
         f"<= {MOST_MEMBERS} ORDER BY b.attempt NULLS LAST, b.created_us, b.rollout_id",
-        [run, *names],
+        [run, *ids, *names],
     )
     return GroupPage(groups=groups, total=counted[0], n_zero_variance=counted[1]), members
 
 
-def read_spread(cursor: Any, run: str) -> RunSpread:
+def read_spread(cursor: Any, run: str, within: Within) -> RunSpread:
     """The rewards and lengths of a run."""
+    only, ids = within_sql(within)
     found = cursor.execute(
         f"SELECT b.reward, b.generated_tokens FROM {SUMMARY} b WHERE b.run = ? "
-        "AND b.status <> 'deleted'",
-        [run],
+        f"AND b.status <> 'deleted' AND {only}",
+        [run, *ids],
     ).fetchall()
     return RunSpread(
         rewards=tuple(reward for reward, _ in found if reward is not None),

@@ -33,8 +33,9 @@ from explorer.records import (
 from explorer.store.queries import (
     Facet,
     GroupPage,
-    GroupSort,
+    GroupPart,
     RunSpread,
+    Within,
 )
 from explorer.store.queries import (
     JudgementRow as JudgementRow,
@@ -215,7 +216,7 @@ class Store(Protocol):
     def annotation(self, annotation_id: str) -> Annotation | None:
         """Return one annotation that was not withdrawn."""
 
-    def labels(self) -> tuple[LabelCount, ...]:
+    def labels(self, within: Within = None) -> tuple[LabelCount, ...]:
         """Return every label in use with the number of its rollouts, the commonest first."""
 
     def views(self) -> tuple[SavedView, ...]:
@@ -263,26 +264,33 @@ class Store(Protocol):
     def facets(self, query: RolloutQuery, most: int = 12) -> tuple[Facet, ...]:
         """Count the values of the fields worth choosing by, each within the other terms."""
 
-    def run_summary(self, run: str) -> RunSummary | None:
-        """Return one run; None when no rollout of it is left."""
+    def rollout_runs(self) -> dict[RolloutId, str]:
+        """Return the run of every rollout that is not deleted."""
 
-    def run_groups(
-        self, run: str, sort: GroupSort, *, descending: bool, offset: int, limit: int
-    ) -> GroupPage:
+    def run_summary(self, run: str, within: Within = None) -> RunSummary | None:
+        """Return one run; None when no rollout of it is left. Here and below, `within`
+        leaves out all other rollouts than those it holds."""
+
+    def run_groups(self, run: str, part: GroupPart, within: Within = None) -> GroupPage:
         """Return some groups of a run with their first rollouts."""
 
-    def run_spread(self, run: str) -> RunSpread:
+    def run_spread(self, run: str, within: Within = None) -> RunSpread:
         """Return the rewards and lengths of a run's rollouts."""
 
     def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
         """Return closed rollouts, the newest first, whose latest summary was not made under
         `policy` (or that have none)."""
 
-    def list_runs(self) -> tuple[RunSummary, ...]:
+    def list_runs(self, within: Within = None) -> tuple[RunSummary, ...]:
         """Return every run, the newest first."""
 
     def group_members(
-        self, run: str, *, task: str | None = None, group: str | None = None
+        self,
+        run: str,
+        *,
+        task: str | None = None,
+        group: str | None = None,
+        within: Within = None,
     ) -> tuple[RolloutSummary, ...]:
         """Return the rollouts of a run with this group (else task), by attempt."""
 

@@ -18,12 +18,12 @@ from explorer.records import Purpose, RolloutId
 from explorer.store import jsontext
 from explorer.store.database import Database
 from explorer.store.facets import read_facets
-from explorer.store.filtering import conditions
+from explorer.store.filtering import conditions, within_sql
 from explorer.store.groups import read_groups, read_spread
 from explorer.store.queries import (
     Facet,
     GroupPage,
-    GroupSort,
+    GroupPart,
     JudgementRow,
     RolloutPage,
     RolloutQuery,
@@ -32,6 +32,7 @@ from explorer.store.queries import (
     RunSpread,
     RunSummary,
     SortKey,
+    Within,
 )
 from explorer.store.summaries import SUMMARY, Summaries
 
@@ -126,17 +127,23 @@ class Lister:
             return read_facets(cursor, query, most)
 
     def group_members(
-        self, run: str, *, task: str | None = None, group: str | None = None
+        self,
+        run: str,
+        *,
+        task: str | None = None,
+        group: str | None = None,
+        within: Within = None,
     ) -> tuple[RolloutSummary, ...]:
         """Return the rollouts of a run with this group (else task), by attempt."""
         column, value = ("group_name", group) if group is not None else ("task", task)
+        only, ids = within_sql(within)
         sql = (
             f"SELECT {_COLUMNS} FROM {SUMMARY} b WHERE b.run = ? AND "
-            f"b.{column} IS NOT DISTINCT FROM ? AND b.status <> 'deleted' "
+            f"b.{column} IS NOT DISTINCT FROM ? AND b.status <> 'deleted' AND {only} "
             "ORDER BY b.attempt NULLS LAST, b.created_us, b.rollout_id"
         )
         with self._summaries.reading() as cursor:
-            found = cursor.execute(sql, [run, value]).fetchall()
+            found = cursor.execute(sql, [run, value, *ids]).fetchall()
         return tuple(read_summary(row) for row in found)
 
     def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
@@ -150,26 +157,32 @@ class Lister:
             found = cursor.execute(sql, [policy, limit]).fetchall()
         return tuple(RolloutId(row[0]) for row in found)
 
-    def list_runs(self) -> tuple[RunSummary, ...]:
-        """Return every run, the newest first."""
+    def rollout_runs(self) -> dict[RolloutId, str]:
+        """Return the run of every rollout that is not deleted."""
+        sql = f"SELECT b.rollout_id, b.run FROM {SUMMARY} b WHERE b.status <> 'deleted'"
         with self._summaries.reading() as cursor:
-            found = cursor.execute(_RUNS.format(only="")).fetchall()
+            found = cursor.execute(sql).fetchall()
+        return {RolloutId(rollout_id): run for rollout_id, run in found}
+
+    def list_runs(self, within: Within = None) -> tuple[RunSummary, ...]:
+        """Return every run, the newest first."""
+        only, ids = within_sql(within)
+        with self._summaries.reading() as cursor:
+            found = cursor.execute(_RUNS.format(only=f" AND {only}"), ids).fetchall()
         return tuple(RunSummary(*row) for row in found)
 
-    def run_summary(self, run: str) -> RunSummary | None:
+    def run_summary(self, run: str, within: Within = None) -> RunSummary | None:
         """Return one run; None when no rollout of it is left."""
+        only, ids = within_sql(within)
+        sql = _RUNS.format(only=f" AND b.run = ? AND {only}")
         with self._summaries.reading() as cursor:
-            found = cursor.execute(_RUNS.format(only=" AND b.run = ?"), [run]).fetchone()
+            found = cursor.execute(sql, [run, *ids]).fetchone()
         return None if found is None else RunSummary(*found)
 
-    def run_groups(
-        self, run: str, sort: GroupSort, *, descending: bool, offset: int, limit: int
-    ) -> GroupPage:
+    def run_groups(self, run: str, part: GroupPart, within: Within = None) -> GroupPage:
         """Return some groups of a run with their first rollouts."""
         with self._summaries.reading() as cursor:
-            page, rows = read_groups(
-                cursor, run, sort, descending=descending, offset=offset, limit=limit
-            )
+            page, rows = read_groups(cursor, run, part, within)
             members: dict[str | None, list[RolloutSummary]] = {}
             found = cursor.execute(rows.format(columns=_COLUMNS), rows.values).fetchall()
             for cohort, *row in found:
@@ -179,10 +192,10 @@ class Lister:
         )
         return replace(page, groups=tuple(groups))
 
-    def run_spread(self, run: str) -> RunSpread:
+    def run_spread(self, run: str, within: Within = None) -> RunSpread:
         """Return the rewards and lengths of a run's rollouts."""
         with self._summaries.reading() as cursor:
-            return read_spread(cursor, run)
+            return read_spread(cursor, run, within)
 
 
 def page_sql(query: RolloutQuery, place: _Place | None) -> tuple[str, list[Any]]:

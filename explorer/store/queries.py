@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from explorer.records import Purpose, RolloutId
 
+# Ids of the rollouts that a reader may see; None: all of them.
+Within = frozenset[RolloutId] | None
+
 
 class RolloutStatus(StrEnum):
     """A rollout's state as its event rows give it."""
@@ -117,7 +120,8 @@ class RolloutQuery:
     All ``terms`` must hold. ``text`` is a case-insensitive substring of the rollout id,
     run, task, group, harness or model. Fields of the verdict read the latest judgement; a
     rollout without one has no value there. Deleted rollouts are listed only where a term
-    asks for their state. ``cursor`` is opaque and belongs to one order.
+    asks for their state. ``cursor`` is opaque and belongs to one order. ``within``, where it
+    is given, holds the ids of all rollouts that may be seen; there are no others then.
     """
 
     terms: tuple[Term, ...] = ()
@@ -126,6 +130,7 @@ class RolloutQuery:
     descending: bool = True
     cursor: str | None = None
     limit: int = 50
+    within: Within = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +222,16 @@ class GroupSort(StrEnum):
     FINDINGS = "findings"
     LENGTH = "length"
     SHARE = "share"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """Which groups of a run, in which order."""
+
+    sort: GroupSort
+    descending: bool
+    offset: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)

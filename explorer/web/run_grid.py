@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from explorer.store.interface import Store
-from explorer.store.queries import GroupSort, GroupSummary, RunSummary
+from explorer.store.queries import GroupPart, GroupSort, GroupSummary, RunSummary
 from explorer.web import filters, words
 from explorer.web.contexts import Frame
 from explorer.web.contexts_lists import GroupRow, Histogram, HistogramBar, RunPage, RunsPage
@@ -89,9 +89,8 @@ def run_page(
     asked = query.get("sort", "")
     sort, descending = _sort(asked, known, "name")
     start = _number(query.get("start", "")) // GROUPS * GROUPS
-    found = store.run_groups(
-        summary.run, GroupSort(sort), descending=descending, offset=start, limit=GROUPS
-    )
+    part = GroupPart(GroupSort(sort), descending, offset=start, limit=GROUPS)
+    found = store.run_groups(summary.run, part)
     groups = tuple(_group(summary.run, group) for group in found.groups)
     width = max((len(group.samples) for group in groups), default=0)
     spread = store.run_spread(summary.run)

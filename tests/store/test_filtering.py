@@ -14,6 +14,7 @@ from explorer.records import EventKind, Purpose
 from explorer.store import DuckDBStore
 from explorer.store.queries import (
     Field,
+    GroupPart,
     GroupSort,
     JudgementRow,
     Range,
@@ -270,7 +271,7 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
             await store.add_judgement(verdict(number, number * 5, int(number == 4), 0))
 
         def names(sort: GroupSort, descending: bool) -> list[str | None]:
-            page = store.run_groups("run-a", sort, descending=descending, offset=0, limit=9)
+            page = store.run_groups("run-a", GroupPart(sort, descending, 0, 9))
             assert page.total == 4
             return [group.name for group in page.groups]
 
@@ -278,12 +279,12 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
         assert names(GroupSort.VARIANCE, True)[0] == "t0"
         assert names(GroupSort.FINDINGS, True)[0] == "t1"
         assert names(GroupSort.REWARD, True)[0] is None
-        page = store.run_groups("run-a", GroupSort.NAME, descending=False, offset=3, limit=9)
+        page = store.run_groups("run-a", GroupPart(GroupSort.NAME, False, 3, 9))
         assert [group.name for group in page.groups] == [None]
         assert [int(row.rollout_id[3:]) for row in page.groups[0].members] == [11]
         assert page.n_zero_variance == 1
         (first,) = store.run_groups(
-            "run-a", GroupSort.NAME, descending=False, offset=0, limit=1
+            "run-a", GroupPart(GroupSort.NAME, False, offset=0, limit=1)
         ).groups
         assert first.zero_variance
         assert [int(row.rollout_id[3:]) for row in first.members] == [0, 3, 6, 9]
@@ -302,7 +303,7 @@ def test_a_verdict_against_a_rollout_leaves_nothing_trainable(tmp_path: Path) ->
         assert ids(store, Term(Field.SUPERVISED, (Range(1),))) == []
         (run,) = store.list_runs()
         assert (run.supervised_tokens, run.judged_tokens, run.n_judged) == (0, 100, 1)
-        page = store.run_groups("run-a", GroupSort.SHARE, descending=True, offset=0, limit=9)
+        page = store.run_groups("run-a", GroupPart(GroupSort.SHARE, True, 0, 9))
         assert page.groups[0].supervised_tokens == 0
 
     with_store(tmp_path / "store.duckdb", work)
