@@ -25,11 +25,12 @@ from pydantic_settings import (
 
 from explorer.errors import ConfigurationError
 from explorer.hosting import HostingSettings
+from explorer.sign_in_settings import SignInSettings
 
 PREFIX = "ROLLOUT_EXPLORER_"
 
 
-class Settings(HostingSettings):
+class Settings(HostingSettings, SignInSettings):
     """All settings; the description of each is its documentation."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)

@@ -31,7 +31,7 @@ ROOMS = (
     "demo",
     "top",
 )
-BASE = {"__init__", "records", "errors", "settings", "hosting", "columns"}
+BASE = {"__init__", "records", "errors", "settings", "hosting", "sign_in_settings", "columns"}
 # The top is wiring: the command and what only it needs.
 TOP = {
     "announcing",
