@@ -41,6 +41,7 @@ class Event(StrEnum):
     ROLE_GIVEN = "role_given"
     ROLE_TAKEN = "role_taken"
     VISIBILITY_SET = "visibility_set"
+    DOWNLOAD_BEGUN = "download_begun"
     DOWNLOAD = "download"
     REFUSED = "refused"
     OVERRIDE = "override"

@@ -1,0 +1,340 @@
+"""The store and the verdicts as somebody may see them: the rest is not there.
+
+Owns: wrappers that hide rollouts, and what of the others is for curators only.
+Must not know: HTTP, why a rollout may be seen.
+
+A route is given these in the place of the whole store. So a list, a facet, a count, a twin or
+a search cannot tell of a rollout that its caller may not see, whether its author thought of
+that or not; and whoever adds a method to the store must say here what it may tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from explorer.access.policy import Level
+from explorer.errors import AccessDenied
+from explorer.export.judged import Judged, JudgedSource
+from explorer.records import (
+    Body,
+    Call,
+    CallId,
+    Certificate,
+    KeyHash,
+    Rollout,
+    RolloutId,
+    RolloutRecord,
+    TokenizerId,
+    VocabularyEntry,
+)
+from explorer.store.interface import (
+    QuarantinedRow,
+    RecordStamp,
+    RolloutState,
+    Store,
+    StoreHealth,
+)
+from explorer.store.queries import (
+    Facet,
+    GroupPage,
+    GroupPart,
+    RolloutPage,
+    RolloutQuery,
+    RolloutSummary,
+    RunSpread,
+    RunSummary,
+    Within,
+)
+from explorer.store.remarks import Annotation, LabelCount, SavedView
+
+Ids = frozenset[RolloutId]
+
+
+class Hiding:
+    """What is covered up in a rollout that may be seen; nothing, unless told otherwise."""
+
+    def record(self, record: RolloutRecord) -> RolloutRecord:
+        """The record as it is shown."""
+        return record
+
+    def judged(self, judged: Judged) -> Judged:
+        """The judged rollout as it is shown."""
+        return judged
+
+    def bodies(self, rollout_id: RolloutId, bodies: tuple[Body, ...]) -> tuple[Body, ...]:
+        """A call's bodies as they are shown."""
+        return bodies
+
+    def text(self, text: str) -> str:
+        """Words of people about a rollout, and names in lists."""
+        return text
+
+
+class NarrowJudged:
+    """Verdicts of the rollouts that may be seen."""
+
+    def __init__(self, judged: JudgedSource, visible: Ids, hiding: Hiding) -> None:
+        self._judged = judged
+        self._visible = visible
+        self._hiding = hiding
+
+    async def get(self, rollout_id: RolloutId) -> Judged | None:
+        """The judged rollout, or None when there is none for this reader."""
+        if rollout_id not in self._visible:
+            return None
+        judged = await self._judged.get(rollout_id)
+        if judged is None:
+            return None
+        return self._hiding.judged(judged)
+
+
+class NarrowStore:
+    """The store without the rollouts that may not be seen; nothing can be written to it.
+
+    Args:
+        store: whole.
+        visible: ids of the rollouts that may be seen.
+        view_level: the level that was set on a saved view, None where none was.
+        levels: levels whose views the reader may know by name and query.
+        hiding: what is covered up in the rest.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        visible: Ids,
+        view_level: Callable[[str], Level | None],
+        levels: frozenset[Level],
+        hiding: Hiding,
+    ) -> None:
+        self._store = store
+        self._visible = visible
+        self._view_level = view_level
+        self._levels = levels
+        self._hiding = hiding
+
+    # -- one rollout
+
+    def rollout(self, rollout_id: RolloutId) -> Rollout | None:
+        record = self.record(rollout_id)
+        return record.rollout if record is not None else None
+
+    def rollout_state(self, rollout_id: RolloutId) -> RolloutState | None:
+        state = self._store.rollout_state(rollout_id) if self._sees(rollout_id) else None
+        if state is None or state.reason is None:
+            return state
+        return replace(state, reason=self._hiding.text(state.reason))
+
+    def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
+        record = self._store.record(rollout_id) if self._sees(rollout_id) else None
+        return self._hiding.record(record) if record is not None else None
+
+    def record_stamp(self, rollout_id: RolloutId) -> tuple[int, int]:
+        return self._store.record_stamp(rollout_id) if self._sees(rollout_id) else (0, 0)
+
+    def record_stamps(self) -> tuple[RecordStamp, ...]:
+        return tuple(s for s in self._store.record_stamps() if self._sees(s.rollout_id))
+
+    def call(self, call_id: CallId) -> Call | None:
+        found = self._store.call(call_id)
+        if found is None or not self._sees(found.rollout_id):
+            return None
+        record = self.record(found.rollout_id)
+        calls = record.calls if record is not None else ()
+        return next((call for call in calls if call.call_id == call_id), None)
+
+    def bodies(self, call_id: CallId) -> tuple[Body, ...]:
+        found = self._store.call(call_id)
+        if found is None or not self._sees(found.rollout_id):
+            return ()
+        return self._hiding.bodies(found.rollout_id, self._store.bodies(call_id))
+
+    def every_body(
+        self, rollout_id: RolloutId
+    ) -> Iterator[tuple[CallId, tuple[Body, ...] | str]]:
+        if not self._sees(rollout_id):
+            return
+        for call_id, found in self._store.every_body(rollout_id):
+            if isinstance(found, str):
+                yield call_id, found
+            else:
+                yield call_id, self._hiding.bodies(rollout_id, found)
+
+    def replies(self, rollout_id: RolloutId) -> Iterator[tuple[CallId, bytes | str]]:
+        # They feed the check against the engine's own bytes, which is made on the whole.
+        _whole_only()
+
+    def annotations(self, rollout_id: RolloutId) -> tuple[Annotation, ...]:
+        if not self._sees(rollout_id):
+            return ()
+        return tuple(self._covered(each) for each in self._store.annotations(rollout_id))
+
+    def annotation(self, annotation_id: str) -> Annotation | None:
+        found = self._store.annotation(annotation_id)
+        if found is None or not self._sees(found.rollout_id):
+            return None
+        return self._covered(found)
+
+    def next_sequence(self, rollout_id: RolloutId) -> int:
+        return self._store.next_sequence(rollout_id) if self._sees(rollout_id) else 0
+
+    # -- many rollouts
+
+    def rollout_runs(self) -> dict[RolloutId, str]:
+        runs = self._store.rollout_runs()
+        return {rollout_id: run for rollout_id, run in runs.items() if self._sees(rollout_id)}
+
+    def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
+        page = self._store.list_rollouts(self._within(query))
+        return replace(page, rows=tuple(self._row(row) for row in page.rows))
+
+    def facets(self, query: RolloutQuery, most: int = 12) -> tuple[Facet, ...]:
+        return self._store.facets(self._within(query), most)
+
+    def list_runs(self, within: Within = None) -> tuple[RunSummary, ...]:
+        return self._store.list_runs(self._ids(within))
+
+    def run_summary(self, run: str, within: Within = None) -> RunSummary | None:
+        return self._store.run_summary(run, self._ids(within))
+
+    def run_groups(self, run: str, part: GroupPart, within: Within = None) -> GroupPage:
+        page = self._store.run_groups(run, part, self._ids(within))
+        groups = (
+            replace(group, members=tuple(self._row(row) for row in group.members))
+            for group in page.groups
+        )
+        return replace(page, groups=tuple(groups))
+
+    def run_spread(self, run: str, within: Within = None) -> RunSpread:
+        return self._store.run_spread(run, self._ids(within))
+
+    def group_members(
+        self,
+        run: str,
+        *,
+        task: str | None = None,
+        group: str | None = None,
+        within: Within = None,
+    ) -> tuple[RolloutSummary, ...]:
+        found = self._store.group_members(run, task=task, group=group, within=self._ids(within))
+        return tuple(self._row(row) for row in found)
+
+    def labels(self, within: Within = None) -> tuple[LabelCount, ...]:
+        return self._store.labels(self._ids(within))
+
+    def views(self) -> tuple[SavedView, ...]:
+        """Those that have a level the reader meets; a name and a query can tell much."""
+        return tuple(
+            view for view in self._store.views() if self._view_level(view.name) in self._levels
+        )
+
+    # -- about no rollout
+
+    def certificate(self, certificate_id: str) -> Certificate | None:
+        return self._store.certificate(certificate_id)
+
+    def latest_certificate(
+        self, *, engine_name: str | None = None, model: str | None = None
+    ) -> Certificate | None:
+        return self._store.latest_certificate(engine_name=engine_name, model=model)
+
+    def vocabulary(self, tokenizer_id: TokenizerId) -> tuple[VocabularyEntry, ...]:
+        return self._store.vocabulary(tokenizer_id)
+
+    def health(self) -> StoreHealth:
+        """Without the path, sizes and words that are about the server's machine."""
+        health = self._store.health()
+        return replace(
+            health,
+            path=_name(health.path),
+            size_bytes=0,
+            wal_bytes=0,
+            free_bytes=0,
+            quarantined=0,
+            messages=(),
+        )
+
+    # -- for curators and operators only
+
+    def rollout_by_key(self, key_hash: KeyHash) -> Rollout | None:
+        _whole_only()
+
+    def open_rollouts(self) -> tuple[Rollout, ...]:
+        _whole_only()
+
+    def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
+        _whole_only()
+
+    def backup(self, target: Any) -> Any:
+        _whole_only()
+
+    def snapshot(self) -> Any:
+        _whole_only()
+
+    def quarantined(self) -> tuple[QuarantinedRow, ...]:
+        _whole_only()
+
+    async def close(self) -> None:
+        _whole_only()
+
+    async def add_rollout(self, rollout: Any) -> None:
+        _whole_only()
+
+    async def add_event(self, event: Any) -> Any:
+        _whole_only()
+
+    def admit(self, admission: Any) -> Any:
+        _whole_only()
+
+    async def commit_call(self, call: Any, bodies: Any) -> None:
+        _whole_only()
+
+    async def add_certificate(self, certificate: Any) -> None:
+        _whole_only()
+
+    async def add_vocabulary(self, entries: Any) -> None:
+        _whole_only()
+
+    async def add_judgement(self, row: Any) -> None:
+        _whole_only()
+
+    async def add_annotation(self, annotation: Any) -> None:
+        _whole_only()
+
+    async def add_view(self, view: Any) -> None:
+        _whole_only()
+
+    # -- how
+
+    def _sees(self, rollout_id: RolloutId) -> bool:
+        return rollout_id in self._visible
+
+    def _ids(self, within: Within) -> Ids:
+        return self._visible if within is None else self._visible & within
+
+    def _within(self, query: RolloutQuery) -> RolloutQuery:
+        return replace(query, within=self._ids(query.within))
+
+    def _row(self, row: RolloutSummary) -> RolloutSummary:
+        return replace(row, task=self._words(row.task), harness=self._words(row.harness))
+
+    def _covered(self, annotation: Annotation) -> Annotation:
+        return replace(
+            annotation,
+            note=self._words(annotation.note),
+            label=self._words(annotation.label),
+            who="",
+        )
+
+    def _words(self, text: str | None) -> str | None:
+        return self._hiding.text(text) if text is not None else None
+
+
+def _whole_only() -> NoReturn:
+    raise AccessDenied("this is for curators and operators, who see the whole store")
+
+
+def _name(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]
