@@ -3,8 +3,8 @@
 Owns: every table's columns with type, unit and meaning, and their three renderings.
 Must not know: records, SQL beyond column definitions, who reads the tables.
 
-The module is longer than most because it is data: one entry per column. A change
-here needs a new migration in `explorer.store.migrations`; a test compares the two.
+Size: it is data, one entry per column. A change here needs a new migration in
+`explorer.store.migrations`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -348,6 +348,48 @@ SAVED_VIEW = Table(
     ("name", "saved_time"),
 )
 
+SECRET_SCAN = Table(
+    "secret_scan",
+    "When a rollout was searched for secrets, and how it stood then; the latest row counts.",
+    (
+        _ROLLOUT_ID,
+        _must("scanned_time", Kind.TIME, "When it was searched.", "UTC"),
+        _must("scan_version", Kind.INT, "Number of the rules."),
+        _must("stamp", Kind.TEXT, "How many rows the rollout had, to tell what came later."),
+        _must("n_secrets", Kind.BIGINT, "Different secrets that were found."),
+        _must("n_paths", Kind.BIGINT, "Different paths with a person's name."),
+    ),
+    ("rollout_id", "scanned_time"),
+)
+
+SECRET_FINDING = Table(
+    "secret_finding",
+    "One thing in a rollout that looks like a secret; the secret itself is not in the row.",
+    (
+        _ROLLOUT_ID,
+        _must("finding_id", Kind.TEXT, "Keyed digest of the secret, within its rollout."),
+        _must("found_time", Kind.TIME, "When it was first found.", "UTC"),
+        _must("kind", Kind.TEXT, "What it looks like: `openai_key`, `private_key`, ..."),
+        _must("blocks", Kind.BOOL, "Whether a person must decide before it may leave."),
+    ),
+    ("rollout_id", "finding_id"),
+)
+
+SECRET_DECISION = Table(
+    "secret_decision",
+    "What a person decided about a finding; the latest row of a finding counts.",
+    (
+        _must("decision_id", Kind.TEXT, "Id of the decision."),
+        _ROLLOUT_ID,
+        _must("finding_id", Kind.TEXT, "Finding it is about."),
+        _must("decided_time", Kind.TIME, "When it was decided.", "UTC"),
+        _must("decision", Kind.TEXT, "`not_a_secret`, `release` or `withhold`."),
+        _must("who", Kind.TEXT, "Who decided."),
+        _must("reason", Kind.TEXT, "Why, in words."),
+    ),
+    ("decision_id",),
+)
+
 TABLES: tuple[Table, ...] = (
     SCHEMA_VERSION,
     ROLLOUT,
@@ -359,6 +401,9 @@ TABLES: tuple[Table, ...] = (
     QUARANTINE,
     ANNOTATION,
     SAVED_VIEW,
+    SECRET_SCAN,
+    SECRET_FINDING,
+    SECRET_DECISION,
 )
 
 

@@ -23,6 +23,8 @@ from explorer.store.digests import DigestMemory
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
 from explorer.store.rows import Row
+from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
+from explorer.store.secret_rows import encode_secret
 from explorer.store.work import EndedCall, Record, Vocabulary, Work
 
 # What an encoder may raise for a record that cannot be stored exactly.
@@ -77,6 +79,8 @@ class Encoder:
             return [(columns.ANNOTATION, encode_annotation(record))]
         if isinstance(record, SavedView):
             return [(columns.SAVED_VIEW, encode_view(record))]
+        if isinstance(record, SecretMark | SecretRow | SecretDecision):
+            return [encode_secret(record)]
         return self._encode_vocabulary(record)
 
     def forget(self, work: Work) -> None:
@@ -134,7 +138,10 @@ def describe(record: Record) -> tuple[str, str, str | None]:
     """Return kind, id and rollout id of a record, printable whatever they hold."""
     inner = record.call if isinstance(record, EndedCall) else record
     kind = _KINDS.get(type(record).__name__, type(record).__name__.lower())
-    names = ("annotation_id", "call_id", "certificate_id", "name")
+    names = (
+        *("annotation_id", "call_id", "certificate_id", "name"),
+        *("decision_id", "finding_id"),
+    )
     own = next((found for name in names if (found := getattr(inner, name, None))), None)
     rollout = getattr(inner, "rollout_id", None)
     return kind, _printable(own or rollout), None if rollout is None else _printable(rollout)

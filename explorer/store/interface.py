@@ -59,6 +59,7 @@ from explorer.store.queries import (
     SortKey as SortKey,
 )
 from explorer.store.remarks import Annotation, LabelCount, SavedView
+from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRecord, SecretRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class StoreHealth:
     refused_for_space: bool
     schema_version: int
     messages: tuple[str, ...] = ()
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,24 @@ class Store(Protocol):
 
     async def add_view(self, view: SavedView) -> None:
         """Store a saved view; a later row of its name replaces or drops it."""
+
+    async def add_secret(self, record: SecretRecord) -> None:
+        """Store a mark of a scan, a finding, or a decision; none holds a secret."""
+
+    def secret_marks(self) -> Mapping[RolloutId, SecretMark]:
+        """Return the latest mark of every rollout that was scanned."""
+
+    def secret_mark(self, rollout_id: RolloutId) -> SecretMark | None:
+        """Return the latest mark of one rollout."""
+
+    def secret_rows(self, rollout_id: RolloutId) -> tuple[SecretRow, ...]:
+        """Return every finding that was ever marked in a rollout."""
+
+    def secret_decisions(self, rollout_id: RolloutId) -> tuple[SecretDecision, ...]:
+        """Return every decision about a rollout's findings, in the order made."""
+
+    def secrets_undecided(self) -> frozenset[RolloutId]:
+        """Return the rollouts in which something waits for a person."""
 
     def annotations(self, rollout_id: RolloutId) -> tuple[Annotation, ...]:
         """Return what stands about a rollout, in the order it was written."""

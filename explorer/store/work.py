@@ -25,6 +25,7 @@ from explorer.records import (
 )
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
+from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
 
 GROUP_ITEMS = 256
 GROUP_BYTES = 4 * 1024 * 1024
@@ -55,6 +56,9 @@ Record = (
     | JudgementRow
     | Annotation
     | SavedView
+    | SecretMark
+    | SecretRow
+    | SecretDecision
 )
 
 

@@ -22,6 +22,7 @@ from explorer.store.migrations import (
     m0002_streaming,
     m0003_harness_config,
     m0004_annotations,
+    m0005_secrets,
 )
 
 
@@ -44,6 +45,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(2, "streaming", m0002_streaming.STATEMENTS),
     Migration(3, "harness_config", m0003_harness_config.STATEMENTS),
     Migration(4, "annotations", m0004_annotations.STATEMENTS),
+    Migration(5, "secrets", m0005_secrets.STATEMENTS),
 )
 
 
