@@ -11,9 +11,12 @@
         NotFound           404  no such object
         UpgradeUnsupported 426  websockets are not spoken here
         NotTrainable       409  with the verdict's reasons
+        SecretsUndecided   409  what looks like a secret waits for a person, or is withheld
         QueryFailed        422  an SQL query, in the database's words
         AccessDenied       403  host, origin, role, scope or grant
           SignInNeeded     401  nobody is signed in
+          CredentialsRefused 401  a token that is wrong, ended or taken back
+          SignInFailed     403  signing in with a provider came to nothing
           GrantNeeded      403  no grant that stands
           AddressRefused   403  an address that this server does not reach
       UpstreamFailed       the engine did not answer as it must
@@ -26,6 +29,7 @@
       StoreFailed          503  the record could not be made durable
         StoreLocked             the file is in use by another process
         StoreDamaged            the file cannot be opened as it is
+        StoreReadOnly      403  the store is open for reading only
       RecordInconsistent   500  the stored parts of a call do not fit together
       ConfigurationError   the settings cannot work; the message says what to change
 
@@ -124,6 +128,13 @@ class NotTrainable(RequestRefused):
     code = "not_trainable"
 
 
+class SecretsUndecided(RequestRefused):
+    """A file would hold what looks like a secret, and nobody let it go."""
+
+    status = 409
+    code = "secrets_undecided"
+
+
 class QueryFailed(RequestRefused):
     """An SQL query has no answer: the database's words, or which limit ended it."""
 
@@ -151,6 +162,21 @@ class SignInNeeded(AccessDenied):
 
     status = 401
     code = "sign_in_needed"
+
+
+class CredentialsRefused(AccessDenied):
+    status = 401
+    code = "credentials_refused"
+
+
+class SignInFailed(AccessDenied):
+    """`why` is one word for the audit log; the message is for the person."""
+
+    code = "sign_in_failed"
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class RoleNeeded(AccessDenied):
@@ -237,6 +263,14 @@ class StoreLocked(StoreFailed):
 
 class StoreDamaged(StoreFailed):
     code = "store_damaged"
+    retryable = False
+
+
+class StoreReadOnly(StoreFailed):
+    """The server shows a store and records nothing."""
+
+    status = 403
+    code = "read_only"
     retryable = False
 
 

@@ -178,7 +178,9 @@ class SignInSettings(BaseSettings):
     @property
     def outbound_addresses(self) -> tuple[str, ...]:
         """`host:port` of the issuers that may lie on a private network."""
-        return tuple(_host_and_port(each.issuer) for each in self.providers if each.allow_private)
+        return tuple(
+            _host_and_port(each.issuer) for each in self.providers if each.allow_private
+        )
 
 
 def space_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:

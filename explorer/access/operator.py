@@ -1,10 +1,7 @@
 """The operator: who may create, close and read everything on this server.
 
-Owns: the check of the admin token, the rule that a person on this machine's loopback
-address is the operator, and the gate in front of every page.
-Must not know: what the pages and routes do.
-
-The issue "Grants" replaces this gate with people and grants.
+Owns: the check of the admin token, and the rule that a person on this machine's loopback
+address is the operator. Must not know: what the pages and routes do, other people.
 """
 
 from __future__ import annotations
@@ -13,13 +10,14 @@ import base64
 import binascii
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
-import orjson
 from starlette.datastructures import Headers
 
-from explorer.access.guard import LOOPBACK_NAMES, App, Receive, Scope, Send, host_name
+from explorer.access.guard import LOOPBACK_NAMES, host_name
+from explorer.access.people import Caller, How, Role
 from explorer.errors import AdminTokenNeeded
 from explorer.settings import Settings, is_loopback
 
@@ -64,15 +62,30 @@ class Operator:
             open_to_all=settings.allow_public_without_auth,
         )
 
+    def caller(self, scope: MutableMapping[str, Any]) -> Caller:
+        """The operator, where the request is theirs; else nobody."""
+        client = scope.get("client")
+        address = str(client[0]) if client else ""
+        headers = Headers(scope=scope)
+        if self.holds_token(headers):
+            return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address)
+        if self.open_to_all:
+            return Caller(Role.OPERATOR, How.NOTHING, address)
+        if self.on_this_machine(address or None, headers):
+            changes = self.may_change(address, headers)
+            return Caller(Role.OPERATOR, How.LOOPBACK, address, may_change=changes)
+        return Caller(Role.ANONYMOUS, How.NOTHING, address)
+
     def may_read(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
         """Whether this request may see pages and download."""
         return (
             self.open_to_all
             or self.holds_token(headers)
-            or self._on_this_machine(client_host, headers)
+            or self.on_this_machine(client_host, headers)
         )
 
-    def _on_this_machine(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
+    def on_this_machine(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
+        """Whether the request comes from a person on this machine, and nothing is between."""
         return (
             self.trust_loopback
             and client_host is not None
@@ -91,7 +104,7 @@ class Operator:
         if self.open_to_all or self.holds_token(headers):
             return True
         from_page = headers.get("sec-fetch-site") == "same-origin"
-        return from_page and self._on_this_machine(client_host, headers)
+        return from_page and self.on_this_machine(client_host, headers)
 
     def holds_token(self, headers: Mapping[str, str]) -> bool:
         """Whether ``Authorization`` carries the admin token: as Bearer, or as the
@@ -117,47 +130,3 @@ class Operator:
                 "this route needs the operator's token: send `Authorization: Bearer <token>` "
                 "with ROLLOUT_EXPLORER_ADMIN_TOKEN, or the token printed at start"
             )
-
-
-class ReadGate:
-    """ASGI middleware in front of pages and API: nothing is read without leave.
-
-    Args:
-        app: pages and API.
-        operator: who may read.
-    """
-
-    def __init__(self, app: App, operator: Operator) -> None:
-        self._app = app
-        self._operator = operator
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the operator's requests and the open paths on."""
-        path = scope.get("path", "")
-        if scope["type"] == "http" and not (path in OPEN_PATHS or path.startswith(OPEN_PREFIX)):
-            client = scope.get("client")
-            allowed = self._operator.may_read(
-                client[0] if client else None, Headers(scope=scope)
-            )
-            if not allowed:
-                await _ask_for_token(send)
-                return
-        await self._app(scope, receive, send)
-
-
-async def _ask_for_token(send: Send) -> None:
-    error = AdminTokenNeeded(
-        "this server shows its records to its operator: send the operator's token as "
-        "`Authorization: Bearer <token>`, or enter it as the password when the browser asks"
-    )
-    body = orjson.dumps(
-        {"error": {"code": error.code, "message": error.message, "details": {}}}
-    )
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"www-authenticate", b'Basic realm="Rollout Explorer", charset="UTF-8"'),
-        (b"cache-control", b"no-store"),
-    ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,220 @@
+"""Who makes a request: found out from what the request shows.
+
+Owns: the order in which credentials count, and how many wrong ones an address may show.
+Must not know: what a caller may do, pages.
+
+What counts, in this order: a token in `Authorization` (a person's, or the operator's), the
+cookie of a session, being on this machine. A token that is wrong is refused and never
+overlooked: a program must hear that it is no longer whom it believes to be. A request that
+shows nothing costs a walk through its headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from explorer.access.api_tokens import PREFIX, ApiTokens
+from explorer.access.audit import AuditLog, Entry, Event
+from explorer.access.cookies import SESSION_COOKIE, values_of
+from explorer.access.database import now_us
+from explorer.access.operator import Operator
+from explorer.access.people import ANONYMOUS_SUBJECT, Caller, How, Person, Role
+from explorer.access.roles import Roles
+from explorer.access.sessions import Session, Sessions
+from explorer.errors import CapacityReached, CredentialsRefused
+
+# A capture key says which rollout a call belongs to, not who somebody is.
+_CAPTURE_KEY = "rxk_"
+MOST_WRONG = 10
+WRONG_WINDOW_S = 60.0
+_MOST_ADDRESSES = 10_000
+
+
+class WrongTries:
+    """How often each address showed something wrong, in the last minute.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raises:
+        CapacityReached: too often; what it shows now is not looked at.
+        """
+        since, count = self._seen.get(address, (0.0, 0))
+        if count >= MOST_WRONG and self._clock() - since < WRONG_WINDOW_S:
+            raise CapacityReached("too many wrong tokens from this address; wait a minute")
+
+    def note(self, address: str) -> bool:
+        """One more; whether it is among the first of the minute."""
+        now = self._clock()
+        since, count = self._seen.pop(address, (now, 0))
+        if now - since >= WRONG_WINDOW_S:
+            since, count = now, 0
+        self._seen[address] = (since, count + 1)
+        while len(self._seen) > _MOST_ADDRESSES:
+            self._seen.popitem(last=False)
+        return count < MOST_WRONG
+
+
+class Identity:
+    """Finds out who makes a request.
+
+    Args:
+        operator: the operator's token and the rule about this machine.
+        sessions: of browsers.
+        tokens: of programs.
+        roles: of persons.
+        audit: gets a row for each wrong token.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        sessions: Sessions,
+        tokens: ApiTokens,
+        roles: Roles,
+        audit: AuditLog,
+    ) -> None:
+        self.operator = operator
+        self.sessions = sessions
+        self.tokens = tokens
+        self.roles = roles
+        self.tries = WrongTries()
+        self._audit = audit
+
+    async def caller(self, scope: Mapping[str, Any]) -> Caller:
+        """Who makes the request of this ASGI scope.
+
+        Raises:
+            CredentialsRefused: it shows a token that is wrong, ended or taken back.
+            CapacityReached: its address showed too many of these.
+        """
+        authorization, cookies = _shown(scope)
+        address = _address(scope)
+        if authorization:
+            given = _token_in(authorization)
+            if given and not given.startswith(_CAPTURE_KEY):
+                return await self._by_token(given, address)
+        if cookies:
+            for cookie in cookies:
+                for value in values_of(cookie, SESSION_COOKIE):
+                    session = self.sessions.find(value)
+                    if session is not None:
+                        return self.of_session(session, address)
+        return self._by_place(scope, address)
+
+    def of_session(self, session: Session, address: str) -> Caller:
+        """Whom a session is of, with the role as it is now."""
+        person = session.person
+        return Caller(
+            role=self._role(person),
+            how=How.SESSION,
+            address=address,
+            person=person,
+            session_hash=session.session_hash,
+        )
+
+    async def check_operator_token(self, given: str, address: str) -> None:
+        """Raises:
+        CredentialsRefused: it is not the operator's token.
+        CapacityReached: the address showed too many wrong ones.
+        """
+        self.tries.check(address)
+        # As bytes: a comparison of text refuses what is not ASCII.
+        if not hmac.compare_digest(given.encode(), self.operator.token.encode()):
+            raise await self._refusal(address, "operator_token")
+
+    async def _by_token(self, given: str, address: str) -> Caller:
+        if not given.startswith(PREFIX):
+            await self.check_operator_token(given, address)
+            return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address)
+        # Not limited: nobody guesses one, and others may share the address.
+        token = self.tokens.find(given)
+        if token is None:
+            raise await self._refusal(address, "api_token")
+        if self.tokens.touched(token):
+            await asyncio.to_thread(self.tokens.keep_use, token)
+        person = token.person(now_us())
+        return Caller(
+            role=self._role(person),
+            how=How.API_TOKEN,
+            address=address,
+            person=person,
+            scopes=token.scopes,
+        )
+
+    def _by_place(self, scope: Mapping[str, Any], address: str) -> Caller:
+        """The operator where everybody, or everybody on this machine, is; else nobody."""
+        operator = self.operator
+        if operator.open_to_all:
+            return Caller(Role.OPERATOR, How.NOTHING, address)
+        if operator.trust_loopback:
+            headers, client = Headers(scope=dict(scope)), scope.get("client")
+            host = client[0] if client else None
+            if operator.on_this_machine(host, headers):
+                may_change = operator.may_change(host, headers)
+                return Caller(Role.OPERATOR, How.LOOPBACK, address, may_change=may_change)
+        return Caller(Role.ANONYMOUS, How.NOTHING, address)
+
+    def _role(self, person: Person | None) -> Role:
+        return Role.OPERATOR if person is None else self.roles.of(person)
+
+    async def _refusal(self, address: str, what: str) -> CredentialsRefused:
+        """The error for a wrong token; only so many of an address get a row."""
+        if self.tries.note(address):
+            entry = Entry(
+                Event.REFUSED,
+                ANONYMOUS_SUBJECT,
+                object=what,
+                address=address,
+                reason="wrong_token",
+            )
+            await asyncio.to_thread(self._audit.append, entry)
+        return CredentialsRefused(
+            "this token is wrong, has ended or was taken back; signed-in people make tokens at "
+            "/account, the operator's is ROLLOUT_EXPLORER_ADMIN_TOKEN or was printed at start"
+        )
+
+
+def _shown(scope: Mapping[str, Any]) -> tuple[str, list[str]]:
+    authorization, cookies = "", []
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorization = value.decode("latin-1")
+        elif name == b"cookie":
+            cookies.append(value.decode("latin-1"))
+    return authorization, cookies
+
+
+def _address(scope: Mapping[str, Any]) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _token_in(authorization: str) -> str:
+    """The token of Bearer, or the password of Basic, which a browser can ask for."""
+    scheme, _, given = authorization.partition(" ")
+    given = given.strip()
+    if scheme.lower() == "bearer":
+        return given
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        pair = base64.b64decode(given, validate=True).decode("utf-8")
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+    return pair.partition(":")[2]
