@@ -22,12 +22,12 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from explorer.access.api_tokens import PREFIX, ApiTokens
+from explorer.access.api_tokens import PREFIX, ApiToken, ApiTokens
 from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.cookies import SESSION_COOKIE, values_of
 from explorer.access.database import now_us
 from explorer.access.operator import Operator
-from explorer.access.people import ANONYMOUS_SUBJECT, Caller, How, Person, Role
+from explorer.access.people import ANONYMOUS_SUBJECT, NOBODY, Caller, How, Person, Role
 from explorer.access.roles import Roles
 from explorer.access.sessions import Session, Sessions
 from explorer.errors import CapacityReached, CredentialsRefused
@@ -37,6 +37,8 @@ _CAPTURE_KEY = "rxk_"
 MOST_WRONG = 10
 WRONG_WINDOW_S = 60.0
 _MOST_ADDRESSES = 10_000
+# What was wrong, as the audit log says it; each is counted by itself.
+_OPERATOR, _API = "operator_token", "api_token"
 
 
 class WrongTries:
@@ -97,25 +99,46 @@ class Identity:
         self._audit = audit
 
     async def caller(self, scope: Mapping[str, Any]) -> Caller:
-        """Who makes the request of this ASGI scope.
+        """Who makes the request of this ASGI scope; writes down what must be.
 
         Raises:
             CredentialsRefused: it shows a token that is wrong, ended or taken back.
             CapacityReached: its address showed too many of these.
         """
+        try:
+            caller, token = self._find(scope)
+        except CredentialsRefused:
+            own = _token_in(_shown(scope)[0]).startswith(PREFIX)
+            await self._note_wrong(_API if own else _OPERATOR, _address(scope))
+            raise
+        if token is not None and self.tokens.touched(token):
+            await asyncio.to_thread(self.tokens.keep_use, token)
+        return caller
+
+    def look(self, scope: Mapping[str, Any]) -> Caller:
+        """As `caller`, but nothing is written and nothing refused: for the head of a page
+        that no gate stands before, such as an error."""
+        try:
+            return self._find(scope)[0]
+        except (CredentialsRefused, CapacityReached):
+            return NOBODY
+
+    def _find(self, scope: Mapping[str, Any]) -> tuple[Caller, ApiToken | None]:
         authorization, cookies = _shown(scope)
         address = _address(scope)
         if authorization:
             given = _token_in(authorization)
+            if given.startswith(PREFIX):
+                return self._by_api_token(given, address)
             if given and not given.startswith(_CAPTURE_KEY):
-                return await self._by_token(given, address)
-        if cookies:
-            for cookie in cookies:
-                for value in values_of(cookie, SESSION_COOKIE):
-                    session = self.sessions.find(value)
-                    if session is not None:
-                        return self.of_session(session, address)
-        return self._by_place(scope, address)
+                self.check_operator_token(given, address)
+                return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address), None
+        for cookie in cookies:
+            for value in values_of(cookie, SESSION_COOKIE):
+                session = self.sessions.find(value)
+                if session is not None:
+                    return self.of_session(session, address), None
+        return self._by_place(scope, address), None
 
     def of_session(self, session: Session, address: str) -> Caller:
         """Whom a session is of, with the role as it is now."""
@@ -128,34 +151,42 @@ class Identity:
             session_hash=session.session_hash,
         )
 
-    async def check_operator_token(self, given: str, address: str) -> None:
-        """Raises:
-        CredentialsRefused: it is not the operator's token.
-        CapacityReached: the address showed too many wrong ones.
-        """
-        self.tries.check(address)
-        # As bytes: a comparison of text refuses what is not ASCII.
-        if not hmac.compare_digest(given.encode(), self.operator.token.encode()):
-            raise await self._refusal(address, "operator_token")
+    async def operator_shown(self, given: str, address: str) -> None:
+        """That a form holds the operator's token.
 
-    async def _by_token(self, given: str, address: str) -> Caller:
-        if not given.startswith(PREFIX):
-            await self.check_operator_token(given, address)
-            return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address)
-        # Not limited: nobody guesses one, and others may share the address.
+        Raises:
+            CredentialsRefused: it is not the operator's token.
+            CapacityReached: the address showed too many wrong ones.
+        """
+        try:
+            self.check_operator_token(given, address)
+        except CredentialsRefused:
+            await self._note_wrong(_OPERATOR, address)
+            raise
+
+    def check_operator_token(self, given: str, address: str) -> None:
+        """As `operator_shown`, but nothing is written down."""
+        self.tries.check(f"{_OPERATOR} {address}")
+        # As bytes: a comparison of text refuses what is not ASCII.
+        if not hmac.compare_digest(
+            given.encode(errors="replace"), self.operator.token.encode()
+        ):
+            raise _refused()
+
+    def _by_api_token(self, given: str, address: str) -> tuple[Caller, ApiToken]:
+        # Tries are not limited: nobody guesses one, and others may share the address.
         token = self.tokens.find(given)
         if token is None:
-            raise await self._refusal(address, "api_token")
-        if self.tokens.touched(token):
-            await asyncio.to_thread(self.tokens.keep_use, token)
+            raise _refused()
         person = token.person(now_us())
-        return Caller(
+        caller = Caller(
             role=self._role(person),
             how=How.API_TOKEN,
             address=address,
             person=person,
             scopes=token.scopes,
         )
+        return caller, token
 
     def _by_place(self, scope: Mapping[str, Any], address: str) -> Caller:
         """The operator where everybody, or everybody on this machine, is; else nobody."""
@@ -173,21 +204,25 @@ class Identity:
     def _role(self, person: Person | None) -> Role:
         return Role.OPERATOR if person is None else self.roles.of(person)
 
-    async def _refusal(self, address: str, what: str) -> CredentialsRefused:
-        """The error for a wrong token; only so many of an address get a row."""
-        if self.tries.note(address):
-            entry = Entry(
-                Event.REFUSED,
-                ANONYMOUS_SUBJECT,
-                object=what,
-                address=address,
-                reason="wrong_token",
-            )
-            await asyncio.to_thread(self._audit.append, entry)
-        return CredentialsRefused(
-            "this token is wrong, has ended or was taken back; signed-in people make tokens at "
-            "/account, the operator's is ROLLOUT_EXPLORER_ADMIN_TOKEN or was printed at start"
+    async def _note_wrong(self, what: str, address: str) -> None:
+        """A row for a wrong token, for the first ones of an address in a minute."""
+        if not self.tries.note(f"{what} {address}"):
+            return
+        entry = Entry(
+            Event.REFUSED,
+            ANONYMOUS_SUBJECT,
+            object=what,
+            address=address,
+            reason="wrong_token",
         )
+        await asyncio.to_thread(self._audit.append, entry)
+
+
+def _refused() -> CredentialsRefused:
+    return CredentialsRefused(
+        "this token is wrong, has ended or was taken back; signed-in people make tokens at "
+        "/account, the operator's is ROLLOUT_EXPLORER_ADMIN_TOKEN or was printed at start"
+    )
 
 
 def _shown(scope: Mapping[str, Any]) -> tuple[str, list[str]]:
