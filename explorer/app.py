@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from explorer import __version__
+from explorer.access.database import AccessDatabase, access_path
 from explorer.access.guard import App, Guard, HostPolicy, Receive, Scope, Send
-from explorer.access.operator import Operator, ReadGate, make_token
+from explorer.access.operator import Operator, make_token
+from explorer.access.policy import Level
 from explorer.capture.credentials import SCOPE_KEY, take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
@@ -34,7 +36,9 @@ from explorer.store.search_index import SearchIndex, index_path
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
 from explorer.web import api, exports, imports, live_routes, notes, search_pages, views
+from explorer.web.access import Access
 from explorer.web.desk_access import ApiServices
+from explorer.web.gate import authorise
 from explorer.web.live import LiveRollouts
 from explorer.web.services import Services
 from explorer.web.setup import mount
@@ -103,7 +107,14 @@ class Application:
             self.vocabularies.get,
             lambda: self.proxy.in_flight,
         )
-        self._pages: App = ReadGate(cast("App", self._make_pages()), self.operator)
+        self.access = Access.of(
+            AccessDatabase(settings.access_store or access_path(settings.store)),
+            store,
+            Level(settings.default_visibility),
+            self.operator.caller,
+            now_us,
+        )
+        self._pages: App = cast("App", self._make_pages())
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
         self._app: App = Guard(self._dispatch, hosts, SCOPE_KEY)
 
@@ -114,8 +125,13 @@ class Application:
 
     def _make_pages(self) -> FastAPI:
         app = FastAPI(
-            title="Rollout Explorer", version=__version__, docs_url=None, redoc_url=None
+            title="Rollout Explorer",
+            version=__version__,
+            openapi_url=None,
+            dependencies=[Depends(authorise)],
         )
+        app.state.access = self.access
+        app.state.gate = self.access.gate
         services = Services(
             store=self.store,
             judged=self.judged,
@@ -136,6 +152,7 @@ class Application:
             template=self.template,
             in_flight=lambda: self.proxy.in_flight,
             live=self.live,
+            access=self.access,
         )
         app.include_router(api.router)
         app.include_router(exports.router)
@@ -145,6 +162,7 @@ class Application:
         app.include_router(search_pages.programs)
         app.include_router(live_routes.router)
         app.include_router(api.probes)
+        app.include_router(api.description)
         mount(app, services)
         return app
 
@@ -183,6 +201,7 @@ class Application:
         await self.vocabularies.stop()
         await self.engine.stop()
         await self.store.close()
+        self.access.database.close()
 
     async def _keep_certificate(self, certificate: Certificate) -> None:
         await self.store.add_certificate(certificate)

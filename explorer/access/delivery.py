@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from explorer.access.audit import AuditLog, Entry, Event
@@ -92,7 +92,7 @@ class Delivery:
         self._digest = hashlib.sha256()
         self._size = 0
 
-    async def send(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def send(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The chunks, until they end or must not be sent on; then the second row.
 
         Raises:
@@ -137,7 +137,7 @@ class Delivery:
             log.error("the end of a download could not be written down: %s", error.message)
 
 
-class DownloadStopped(ConnectionError):
+class DownloadStopped(Exception):
     """A download that must not go on; not an answer, for its head has left already."""
 
 

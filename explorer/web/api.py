@@ -20,11 +20,13 @@ from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
 from explorer.web.closing import closing_body, read_close
 from explorer.web.desk_access import ApiServices, api_services, require_change
+from explorer.web.handing import Handed, handed_bytes, parcel_of
 from explorer.web.list_query import read_query
 from explorer.web.overriding import read_override
 
 router = APIRouter(prefix="/api/v1")
 probes = APIRouter()
+description = APIRouter(include_in_schema=False)
 
 Api = Annotated[ApiServices, Depends(api_services)]
 CanChange = Depends(require_change)
@@ -123,11 +125,18 @@ def _call_of(judged: Judged, call_id: str) -> Call:
 
 
 @router.get("/rollouts/{rollout_id}/calls/{call_id}")
-async def show_call(rollout_id: str, call_id: str, api: Api) -> JSONResponse:
+async def show_call(rollout_id: str, call_id: str, request: Request, api: Api) -> Response:
     """One call whole: ids, logprobs (null stays null), mask spans with reasons."""
     judged = await judged_or_404(api, rollout_id)
     call = _call_of(judged, call_id)
-    return JSONResponse(await asyncio.to_thread(shapes.call_detail_json, judged, call))
+    made = JSONResponse(await asyncio.to_thread(shapes.call_detail_json, judged, call))
+    parcel = parcel_of(request, rollout_id, f"{call.call_id}.json")
+    body = await handed_bytes(api, request, parcel, bytes(made.body))
+    return Handed(
+        body,
+        media_type="application/json",
+        headers={"content-length": made.headers["content-length"]},
+    )
 
 
 @router.get("/rollouts/{rollout_id}/findings")
@@ -140,7 +149,11 @@ async def list_findings(rollout_id: str, api: Api) -> JSONResponse:
 
 @router.get("/rollouts/{rollout_id}/raw/{call_id}")
 async def raw_body(
-    rollout_id: str, call_id: str, api: Api, kind: BodyKind = BodyKind.REPLY
+    rollout_id: str,
+    call_id: str,
+    request: Request,
+    api: Api,
+    kind: BodyKind = BodyKind.REPLY,
 ) -> Response:
     """The exact bytes of one direction of a call: `request`, `submitted` or `reply`."""
     judged = await judged_or_404(api, rollout_id)
@@ -148,10 +161,12 @@ async def raw_body(
     for body in await asyncio.to_thread(api.store.bodies, call.call_id):
         if body.kind is kind:
             name = f"{call.call_id}.{kind.value}.json"
-            return Response(
-                body.data,
+            parcel = parcel_of(request, rollout_id, name)
+            return Handed(
+                await handed_bytes(api, request, parcel, body.data),
                 media_type="application/octet-stream",
-                headers=shapes.download_headers(name, None),
+                headers=shapes.download_headers(name, None)
+                | {"content-length": str(len(body.data))},
             )
     raise NotFound(f"call {call_id} has no {kind.value} body")
 
@@ -217,6 +232,12 @@ async def show_engine(api: Api) -> JSONResponse:
     """The engine's certificate: what it returns and what its logprobs are."""
     certificate = api.certificate()
     return JSONResponse(shapes.certificate_json(certificate))
+
+
+@description.get("/openapi.json")
+async def describe(request: Request) -> JSONResponse:
+    """The API in OpenAPI form."""
+    return JSONResponse(request.app.openapi())
 
 
 @probes.get("/healthz")

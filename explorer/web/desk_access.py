@@ -1,25 +1,27 @@
-"""What the API routes are given, and the gate in front of changes.
+"""What the API routes are given.
 
-Owns: the bundle of services for programs, and the dependency of every route that
-changes something. Reading is gated for all paths at once, in `access`.
-Must not know: JSON shapes.
+Owns: the bundle of services for programs, narrowed to what their caller may see.
+Must not know: JSON shapes, who may do what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from fastapi import Request
 
 from explorer.access.operator import Operator
 from explorer.capture.desk import Desk
-from explorer.export.judged import JudgedRollouts
+from explorer.export.judged import JudgedSource
 from explorer.records import Certificate, Rollout
 from explorer.settings import Settings
 from explorer.store.interface import Store
+from explorer.web.access import Access
+from explorer.web.gate import require_change as require_change
 from explorer.web.live import LiveRollouts
+from explorer.web.services import seen_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class ApiServices:
     """
 
     store: Store
-    judged: JudgedRollouts
+    judged: JudgedSource
     desk: Desk
     settings: Settings
     operator: Operator
@@ -40,6 +42,7 @@ class ApiServices:
     template: Callable[[Rollout], Rollout]
     in_flight: Callable[[], int]
     live: LiveRollouts
+    access: Access
 
     def base_url(self, request: Request) -> str:
         """The address that harnesses reach us by."""
@@ -49,17 +52,9 @@ class ApiServices:
 
 
 def api_services(request: Request) -> ApiServices:
-    """The bundle of the application that serves this request."""
-    return cast("ApiServices", request.app.state.api)
-
-
-def require_change(request: Request) -> None:
-    """Raises:
-    AdminTokenNeeded: the request is not the operator's.
-    """
-    operator = api_services(request).operator
-    operator.require_change(_client(request), request.headers)
-
-
-def _client(request: Request) -> str | None:
-    return request.client.host if request.client else None
+    """The bundle as the caller of this request may see it."""
+    whole = cast("ApiServices", request.app.state.api)
+    seen = seen_by(request, whole.store, whole.judged)
+    if seen is None:
+        return whole
+    return replace(whole, store=seen.store, judged=seen.judged)

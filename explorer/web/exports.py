@@ -13,12 +13,15 @@ import asyncio
 import gzip
 import hashlib
 import io
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import orjson
 import zstandard
 from fastapi import APIRouter, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
 from explorer.errors import InvalidValue
 from explorer.export.judged import Content, Judged
@@ -28,12 +31,15 @@ from explorer.trace.contract import contract
 from explorer.trace.refusals import Need
 from explorer.web import api_shapes as shapes
 from explorer.web.api import Api, judged_or_404
+from explorer.web.desk_access import ApiServices
+from explorer.web.handing import Handed, handed_out, parcel_of
 
 router = APIRouter(prefix="/api/v1")
 
 Make = Callable[[], Iterator[bytes]]
 # Bytes that one trip to a worker thread makes at least, unless the document ends.
 _STEP = 256 * 1024
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-")
 
 
 @router.get("/rollouts/{rollout_id}/training-trace")
@@ -49,7 +55,7 @@ async def get_training_trace(rollout_id: str, request: Request, api: Api) -> Res
     def make() -> Iterator[bytes]:
         return training_trace(judged.record, judged.judgement, needs)
 
-    return await _download(request, judged, make, "training-trace")
+    return await _download(request, api, Document(judged, make, "training-trace"))
 
 
 @router.get("/rollouts/{rollout_id}/capture-audit")
@@ -70,27 +76,18 @@ async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Resp
     if wanted == "contract":
         if noted == "1":
             raise InvalidValue("`notes` goes with the Capture audit, not with `contract`")
-        return await _download(
-            request, judged, lambda: contract(judged.record, judged.judgement), "contract"
-        )
+        made = partial(contract, judged.record, judged.judgement)
+        return await _download(request, api, Document(judged, made, "contract"))
     if noted == "0":
-        return await _download(
-            request,
-            judged,
-            lambda: capture_audit(judged.record, judged.judgement),
-            "capture-audit",
-        )
+        audit = partial(capture_audit, judged.record, judged.judgement)
+        return await _download(request, api, Document(judged, audit, "capture-audit"))
     found = await asyncio.to_thread(api.store.annotations, judged.record.rollout.rollout_id)
     said = [shapes.plain(item) for item in found]
     # Notes are no input of the verdict, so the judged rollout does not change with them.
     stamp = hashlib.sha256(orjson.dumps(said)).hexdigest()
-    return await _download(
-        request,
-        judged,
-        lambda: capture_audit(judged.record, judged.judgement, said),
-        "capture-audit",
-        f"notes-{stamp}",
-    )
+    audit = partial(capture_audit, judged.record, judged.judgement, said)
+    noted_audit = Document(judged, audit, "capture-audit", f"notes-{stamp}")
+    return await _download(request, api, noted_audit)
 
 
 def _only(request: Request, *known: str) -> None:
@@ -134,27 +131,84 @@ def _encoding(request: Request) -> str:
     return best if accepted.get(best, 0.0) > 0 else "identity"
 
 
-async def _download(
-    request: Request, judged: Judged, make: Make, kind: str, content_of: str = ""
-) -> Response:
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document that can be made.
+
+    Attributes:
+        kind: part of its file name.
+        content_of: names its content where one kind has several.
+    """
+
+    judged: Judged
+    make: Make
+    kind: str
+    content_of: str = ""
+
+    @property
+    def rollout_id(self) -> str:
+        """The rollout it is of."""
+        return str(self.judged.record.rollout.rollout_id)
+
+    @property
+    def name(self) -> str:
+        """The file's name, made of our own ids."""
+        return f"{self.rollout_id}.{self.kind}.json"
+
+
+async def _download(request: Request, api: ApiServices, document: Document) -> Response:
     # A refusal comes before anything else, so that it is a 409 whatever was asked.
-    await asyncio.to_thread(make)
-    content = await asyncio.to_thread(_content, judged, content_of or kind, make)
+    await asyncio.to_thread(document.make)
+    named = document.content_of or document.kind
+    content = await asyncio.to_thread(_content, document.judged, named, document.make)
     encoding = _encoding(request)
     suffix = "" if encoding == "identity" else f"-{encoding}"
     etag = f'"{content.sha256}{suffix}"'
-    headers = shapes.download_headers(
-        f"{judged.record.rollout.rollout_id}.{kind}.json", etag
-    ) | {"vary": "Accept-Encoding"}
+    headers = shapes.download_headers(document.name, etag) | {"vary": "Accept-Encoding"}
     if _known(request.headers.get("if-none-match"), content.sha256):
         return Response(status_code=304, headers=headers)
+    first = 0
     if encoding == "identity":
-        headers["content-length"] = str(content.size)
+        headers["accept-ranges"] = "bytes"
+        first = _first_byte(request, etag, content.size)
+        headers["content-length"] = str(content.size - first)
+        if first:
+            headers["content-range"] = f"bytes {first}-{content.size - 1}/{content.size}"
     else:
         headers["content-encoding"] = encoding
-    return StreamingResponse(
-        _body(_encoded(make(), encoding)), media_type="application/json", headers=headers
+    parcel = parcel_of(
+        request, document.rollout_id, document.name, etag=content.sha256, encoding=encoding
     )
+    chunks = _body(_skipped(_encoded(document.make(), encoding), first))
+    body = await handed_out(api, request, replace(parcel, first_byte=first), chunks)
+    return Handed(
+        body,
+        status_code=206 if first else 200,
+        media_type="application/json",
+        headers=headers,
+    )
+
+
+def _first_byte(request: Request, etag: str, size: int) -> int:
+    """Where to go on from: `Range: bytes=N-`, of the document that `If-Range` names.
+
+    Any other range is answered with the whole, as HTTP allows.
+    """
+    found = _RANGE.fullmatch(request.headers.get("range", ""))
+    if found is None or request.headers.get("if-range", etag) != etag:
+        return 0
+    first = int(found[1])
+    return first if first < size else 0
+
+
+def _skipped(chunks: Iterator[bytes], first: int) -> Iterator[bytes]:
+    """The chunks without the first so many bytes."""
+    for chunk in chunks:
+        if first >= len(chunk):
+            first -= len(chunk)
+            continue
+        yield chunk[first:] if first else chunk
+        first = 0
 
 
 def _known(told: str | None, sha256: str) -> bool:

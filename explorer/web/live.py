@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from explorer.errors import CapacityReached, InvalidValue, StoreFailed
-from explorer.export.judged import Judged, JudgedRollouts
+from explorer.export.judged import Judged, JudgedSource
 from explorer.records import RolloutId, RolloutRecord
 from explorer.store.interface import Store
 from explorer.web import api_shapes as shapes
@@ -168,7 +168,7 @@ class LiveRollouts:
         poll_s: time between two looks (seconds).
     """
 
-    def __init__(self, store: Store, judged: JudgedRollouts, poll_s: float = POLL_S) -> None:
+    def __init__(self, store: Store, judged: JudgedSource, poll_s: float = POLL_S) -> None:
         self._store = store
         self._judged = judged
         self._poll_s = poll_s
@@ -187,17 +187,23 @@ class LiveRollouts:
         for watch in self._watches.values():
             watch.changed.set()
 
-    async def stream(self, rollout_id: RolloutId, since: Position) -> AsyncIterator[bytes]:
+    async def stream(
+        self, rollout_id: RolloutId, since: Position, judged: JudgedSource | None = None
+    ) -> AsyncIterator[bytes]:
         """The messages after `since`, then those to come, until the rollout is closed.
+
+        `judged` is what this reader may see, where that is less than everything.
 
         Raises:
             CapacityReached: before the first byte, when too many are reading already.
         """
         if self.readers >= MOST_READERS:
             raise CapacityReached(f"{MOST_READERS} readers follow rollouts already; try later")
-        return self._messages(rollout_id, since)
+        return self._messages(rollout_id, since, judged or self._judged)
 
-    async def _messages(self, rollout_id: RolloutId, since: Position) -> AsyncIterator[bytes]:
+    async def _messages(
+        self, rollout_id: RolloutId, since: Position, source: JudgedSource
+    ) -> AsyncIterator[bytes]:
         watch = self._watches.setdefault(rollout_id, _Watch())
         watch.readers += 1
         if watch.task is None:
@@ -206,7 +212,7 @@ class LiveRollouts:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._closing.is_set():
                 changed = watch.changed
-                judged = await self._judged.get(rollout_id)
+                judged = await source.get(rollout_id)
                 if judged is None:
                     yield Message("end", {"status": "deleted"}).encode()
                     return

@@ -27,6 +27,6 @@ async def follow(rollout_id: str, request: Request, api: Api) -> Response:
     await judged_or_404(api, rollout_id)
     told = request.headers.get("last-event-id") or request.query_params.get("since") or ""
     since = read_position(told) if told else Position()
-    messages = await api.live.stream(RolloutId(rollout_id), since)
+    messages = await api.live.stream(RolloutId(rollout_id), since, api.judged)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(messages, media_type="text/event-stream", headers=headers)

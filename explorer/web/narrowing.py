@@ -258,6 +258,24 @@ class NarrowStore:
 
     # -- for curators and operators only
 
+    def secret_marks(self) -> Any:
+        _whole_only()
+
+    def secret_mark(self, rollout_id: RolloutId) -> Any:
+        _whole_only()
+
+    def secret_rows(self, rollout_id: RolloutId) -> Any:
+        _whole_only()
+
+    def secret_decisions(self, rollout_id: RolloutId) -> Any:
+        _whole_only()
+
+    def secrets_undecided(self) -> Any:
+        _whole_only()
+
+    async def add_secret(self, record: Any) -> None:
+        _whole_only()
+
     def rollout_by_key(self, key_hash: KeyHash) -> Rollout | None:
         _whole_only()
 

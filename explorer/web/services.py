@@ -7,17 +7,24 @@ Must not know: how any of the services is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from fastapi import Request
 
+from explorer.access.policy import Level
+from explorer.access.visibility import Target
+from explorer.records import RolloutId
+from explorer.web.gate import pass_of
+from explorer.web.narrowing import Hiding, NarrowJudged, NarrowStore
+
 if TYPE_CHECKING:
-    from explorer.export.judged import JudgedRollouts
+    from explorer.export.judged import JudgedSource
     from explorer.records import Certificate, TokenizerId
     from explorer.settings import Settings
     from explorer.store.interface import Store
     from explorer.store.search_index import SearchIndex
+    from explorer.web.access import Access
 
     Vocabulary = Mapping[int, tuple[bytes, bool]]
 
@@ -33,7 +40,7 @@ class Services:
     """
 
     store: Store
-    judged: JudgedRollouts
+    judged: JudgedSource
     settings: Settings
     certificate: Callable[[], Certificate | None]
     vocabulary: Callable[[TokenizerId | None], Vocabulary]
@@ -43,5 +50,53 @@ class Services:
 
 
 def services_of(request: Request) -> Services:
-    """The bundle of the application that serves this request."""
-    return cast("Services", request.app.state.services)
+    """The bundle as the caller of this request may see it: of what is hidden, nothing.
+
+    An application that has no gate, as in tests of pages alone, hides nothing.
+    """
+    whole = cast("Services", request.app.state.services)
+    if not hasattr(request.app.state, "access"):
+        return whole
+    seen = seen_by(request, whole.store, whole.judged)
+    if seen is None:
+        return whole
+    return replace(whole, store=seen.store, judged=seen.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The store and the verdicts as a caller may see them."""
+
+    store: Store
+    judged: JudgedSource
+
+
+def seen_by(request: Request, store: Store, judged: JudgedSource) -> Seen | None:
+    """What the caller of a request may see; None: everything, uncovered."""
+    held = pass_of(request)
+    if held is not None and held.visible is None and held.whole:
+        return None
+    access = cast("Access", request.app.state.access)
+    visible: frozenset[RolloutId] = frozenset()
+    if held is not None and held.visible is not None:
+        visible = held.visible
+    hiding = Hiding() if held is not None and held.whole else hiding_of(request)
+    levels = {Level.PUBLIC}
+    if held is not None and held.caller.signed_in:
+        levels.add(Level.SIGNED_IN)
+    return Seen(
+        NarrowStore(
+            store,
+            visible,
+            lambda name: access.visibility.own(Target.VIEW, name),
+            frozenset(levels),
+            hiding,
+        ),
+        NarrowJudged(judged, visible, hiding),
+    )
+
+
+def hiding_of(request: Request) -> Hiding:
+    """What is covered up for readers who may not see secrets."""
+    made = getattr(request.app.state, "hiding", None)
+    return made if isinstance(made, Hiding) else Hiding()

@@ -1,0 +1,73 @@
+"""What the routes are given to look after grants, levels, roles and the audit log.
+
+Owns: the bundle, and how it is made for an application. Must not know: routes, pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from explorer.access.audit import AuditLog
+from explorer.access.database import AccessDatabase
+from explorer.access.delivery import Deliveries, Parcel, Still
+from explorer.access.grant_book import GrantBook
+from explorer.access.people import Role
+from explorer.access.policy import Level
+from explorer.access.visibility import Visibility
+from explorer.store.interface import Store
+from explorer.web.gate import Gate, Identify, Pass, PassedGates, no_gates
+from explorer.web.reach import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Everything about who may do what."""
+
+    database: AccessDatabase
+    audit: AuditLog
+    visibility: Visibility
+    grants: GrantBook
+    deliveries: Deliveries
+    reach: Reach
+    gate: Gate
+
+    @classmethod
+    def of(
+        cls,
+        database: AccessDatabase,
+        store: Store,
+        default: Level,
+        identify: Identify,
+        clock: Callable[[], int],
+        gates: PassedGates = no_gates,
+    ) -> Access:
+        """The bundle over an open access database."""
+        audit = AuditLog(database, clock)
+        visibility = Visibility(database, audit, default, clock)
+        grants = GrantBook(database, audit, clock)
+        reach = Reach(store, visibility, grants, clock)
+        return cls(
+            database=database,
+            audit=audit,
+            visibility=visibility,
+            grants=grants,
+            deliveries=Deliveries(grants, audit),
+            reach=reach,
+            gate=Gate(identify, reach, audit, gates),
+        )
+
+    def still(self, held: Pass, parcel: Parcel) -> Still:
+        """Asks, for each MiB of a document, whether it may still be sent."""
+
+        def look() -> str:
+            if parcel.grant_id:
+                ended = self.grants.stands(parcel.grant_id)
+                if ended:
+                    return ended
+            if held.place is None or held.caller.role >= Role.CURATOR:
+                return ""
+            closed = self.reach.holds(held.place).level is Level.PRIVATE
+            return "the rollout is private now" if closed else ""
+
+        return look
