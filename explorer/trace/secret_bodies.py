@@ -20,7 +20,7 @@ import orjson
 
 from explorer.records import Body, BodyKind, CallId
 from explorer.trace.secret_scan import Place, RolloutScan
-from explorer.trace.secret_text import Masker
+from explorer.trace.secret_text import Masker, joined, scan
 
 OVERLAP_BYTES = 4096
 REMEMBERED = 3
@@ -33,6 +33,7 @@ _TOKEN_NAMES = (
 )  # fmt: skip
 _TOKEN_MARKS = tuple(f'"{name}"'.encode() for name in _TOKEN_NAMES)
 _FEWEST_IDS = 4
+_PACKED = b"\x1f\x8b"
 
 
 class BodyScan:
@@ -47,8 +48,11 @@ class BodyScan:
         for body in bodies:
             place = Place(body.kind.value, call_id)
             self._scan.text(self._fresh(body), place)
-            for text in _hidden_texts(body):
-                self._scan.text(text, place)
+            for pieces in _hidden_texts(body):
+                begun = set() if _fragments(body.data) else _begun(pieces)
+                for hit in scan(b"".join(pieces)):
+                    if hit.start not in begun:
+                        self._scan.note(hit.kind, hit.value, place)
             if body.headers:
                 lines = "\n".join(f"{name}: {value}" for name, value in body.headers)
                 self._scan.text(lines.encode("utf-8", "surrogatepass"), place)
@@ -74,21 +78,21 @@ def _shared(one: bytes, other: bytes) -> int:
     return low
 
 
-def _hidden_texts(body: Body, *, every: bool = False) -> Iterator[bytes]:
-    """What a body says that stands nowhere in it in one piece: packed, or split over the
-    events of a stream or the items of a list."""
+def _hidden_texts(body: Body, *, every: bool = False) -> Iterator[list[bytes]]:
+    """What a body says that stands nowhere in it in one piece, in pieces: packed, or split
+    over the events of a stream or the items of a list."""
     data = body.data
-    if data[:2] == b"\x1f\x8b":
+    if data[:2] == _PACKED:
         try:
             data = zlib.decompressobj(31).decompress(data, MOST_UNPACKED)
         except zlib.error:
             return
-        yield data
+        yield [b"", data]
     if not (every or body.kind is BodyKind.REPLY):
         return
     for texts in _leaves(data).values():
         if len(texts) > 1:
-            yield "".join(texts).encode("utf-8", "surrogatepass")
+            yield [text.encode("utf-8", "surrogatepass") for text in texts]
 
 
 def _leaves(data: bytes) -> dict[str, list[str]]:
@@ -148,11 +152,12 @@ def shown_body(body: Body, masker: Masker, *, tokens_hidden: bool) -> ShownBody:
     headers = tuple((name, masker.text(value, mark="*")) for name, value in body.headers)
     body = replace(body, headers=headers)
     spans = masker.spans(body.data)
-    split = any(masker.spans(text) for text in _hidden_texts(body, every=True))
-    if not (spans or split or tokens_hidden):
+    if _in_pieces(body, masker):
+        return _withheld(body, "a secret in it is split or packed, so no part can be hidden")
+    if not (spans or tokens_hidden):
         return ShownBody(body)
     spelled = any(mark in body.data for mark in _TOKEN_MARKS) or _lists_ids(body)
-    if not (spans or split or spelled):
+    if not (spans or spelled):
         return ShownBody(body)
     data, told = body.data, "what looks like a secret is overwritten with *"
     if spelled:
@@ -165,17 +170,49 @@ def shown_body(body: Body, masker: Masker, *, tokens_hidden: bool) -> ShownBody:
     if not _still_reads(body.data, data):
         return _withheld(body, "hiding a part of it would leave no valid JSON")
     if scan_again(made, masker):
-        return _withheld(
-            body, "a secret in it is split or packed, so no part of it can be hidden"
-        )
+        return _withheld(body, "a secret in it would still read from what is left")
     return ShownBody(made, told)
+
+
+def _fragments(data: bytes) -> bool:
+    """Whether the pieces of a body belong together: events of one stream, or one packed
+    text."""
+    return is_stream(data) or data[:2] == _PACKED
+
+
+def _begun(pieces: list[bytes]) -> set[int]:
+    """Where a secret begins that one piece holds whole. Items of a list are mostly texts of
+    their own: what the next one begins with does not go on with it."""
+    found, at = set(), 0
+    for piece in pieces:
+        found |= {at + hit.start for hit in scan(piece)}
+        at += len(piece)
+    return found
+
+
+def _in_pieces(body: Body, masker: Masker) -> bool:
+    """Whether a body tells a secret of which no piece, or not every piece, would be hidden
+    where it stands."""
+    for pieces in _hidden_texts(body, every=True):
+        found = masker.spans(b"".join(pieces))
+        if found and body.data[:2] == _PACKED:
+            return True
+        alone, at = [], 0
+        for piece in pieces if found else ():
+            alone += [(at + start, at + end) for start, end in masker.spans(piece)]
+            at += len(piece)
+        covered = joined(alone) if is_stream(body.data) else alone
+        starts = set() if is_stream(body.data) else {start for start, _ in alone}
+        for start, end in found:
+            whole = any(first <= start and end <= last for first, last in covered)
+            if not whole and start not in starts:
+                return True
+    return False
 
 
 def scan_again(body: Body, masker: Masker) -> bool:
     """Whether any view of a body still tells a secret."""
-    if masker.spans(body.data):
-        return True
-    return any(masker.spans(text) for text in _hidden_texts(body, every=True))
+    return bool(masker.spans(body.data)) or _in_pieces(body, masker)
 
 
 def _withheld(body: Body, why: str) -> ShownBody:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,13 +20,14 @@ import orjson
 
 from explorer.records import Call, CallId, IdArray, Note, RolloutRecord
 from explorer.trace.breaks import PrefixBreak
-from explorer.trace.secret_scan import Scanned, Spans
-from explorer.trace.secret_text import BLOCK, Masker
+from explorer.trace.secret_scan import Mark, Scanned
+from explorer.trace.secret_text import BLOCK, Masker, joined
 from explorer.trace.sequences import Sequences
 from explorer.trace.tree import Tree
 from explorer.trace.verdict import Judgement
 
 T = TypeVar("T")
+Spans = tuple[tuple[int, int], ...]
 
 # No tokenizer has it, and no array is indexed by it: a place that forgot to ask for the
 # vocabulary of a hidden record shows it as an unknown id.
@@ -43,6 +44,46 @@ _CALL_WORDS = (
     "model_requested", "model_served", "engine_weight_label", "requested_sampling",
     "submitted_sampling", "constraints", "claims", "preview",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """What of a rollout is hidden: which tokens, and a masker that knows its secrets.
+
+    Attributes:
+        marks: by call; what a person let go is not among them.
+        digest: differs whenever something else is hidden, and tells nothing of what.
+    """
+
+    marks: Mapping[CallId, tuple[Mark, ...]]
+    masker: Masker
+    digest: str
+
+    def spans(self, call_id: CallId) -> Spans:
+        """Tokens that are hidden of those that a call itself stores."""
+        return tuple(joined((mark.start, mark.end) for mark in self.marks.get(call_id, ())))
+
+
+def hidden_of(scanned: Scanned, free: frozenset[str] = frozenset()) -> Hidden | None:
+    """What is to be hidden, None for nothing.
+
+    Args:
+        free: ids of findings that a person let go.
+    """
+    kept = {value for value, name in scanned.ids.items() if name not in free}
+    if not kept:
+        return None
+    marks = {
+        call_id: left
+        for call_id, found in scanned.marks.items()
+        if (left := tuple(mark for mark in found if mark.finding_id not in free))
+    }
+    told = repr((sorted(marks.items()), sorted(scanned.ids[value] for value in kept)))
+    return Hidden(
+        marks=marks,
+        masker=Masker(sorted(kept), frozenset(scanned.ids) - kept),
+        digest=hashlib.sha256(told.encode()).hexdigest()[:12],
+    )
 
 
 class HiddenVocabulary(Mapping[int, tuple[bytes, bool]]):
@@ -111,15 +152,15 @@ def _words(holder: T, names: tuple[str, ...], masker: Masker) -> T:
     return cast("T", replace(record, **changed)) if changed else holder
 
 
-def hidden_record(record: RolloutRecord, scanned: Scanned, masker: Masker) -> RolloutRecord:
+def hidden_record(record: RolloutRecord, hidden: Hidden) -> RolloutRecord:
     """The record without what is secret; ids inside a secret are `HIDDEN_ID`."""
+    masker = hidden.masker
     return replace(
         record,
         rollout=_words(record.rollout, _ROLLOUT_WORDS, masker),
         events=tuple(_words(each, ("reason", "payload"), masker) for each in record.events),
         calls=tuple(
-            _hidden_call(call, scanned.spans.get(call.call_id, ()), masker)
-            for call in record.calls
+            _hidden_call(call, hidden.spans(call.call_id), masker) for call in record.calls
         ),
         overrides=tuple(_words(each, ("reason", "who"), masker) for each in record.overrides),
         contradicted=masked(record.contradicted, masker),
@@ -171,15 +212,13 @@ def _hidden_alternatives(data: bytes | None, spans: Spans, first: int) -> bytes 
     return orjson.dumps(rows)
 
 
-def hidden_judgement(
-    judgement: Judgement, record: RolloutRecord, scanned: Scanned, masker: Masker
-) -> Judgement:
+def hidden_judgement(judgement: Judgement, record: RolloutRecord, hidden: Hidden) -> Judgement:
     """The same verdict about a hidden record: nothing is decided again.
 
     Args:
         record: the hidden one.
     """
-    sequences = Sequences(record.calls)
+    sequences, masker = Sequences(record.calls), hidden.masker
     return replace(
         judgement,
         tree=_hidden_tree(judgement.tree, sequences),
@@ -188,14 +227,8 @@ def hidden_judgement(
         reasons=masked(judgement.reasons, masker),
         notices=masked(judgement.notices, masker),
         state=masked(judgement.state, masker),
-        inputs_sha256=f"{judgement.inputs_sha256}-hidden-{_mark(scanned)}",
+        inputs_sha256=f"{judgement.inputs_sha256}-hidden-{hidden.digest}",
     )
-
-
-def _mark(scanned: Scanned) -> str:
-    """Differs whenever something else is hidden; tells nothing of what."""
-    told = repr((sorted(scanned.spans.items()), [f.finding_id for f in scanned.findings]))
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def _hidden_tree(tree: Tree, sequences: Sequences) -> Tree:

@@ -117,8 +117,10 @@ def _assigned(data: bytes, at: int) -> Found | None:
     cut = _ENDS.search(data, start, end)
     end = cut.start() if cut else end
     quoted = bool(found.group("quote"))
-    if not quoted and data[end : end + 1] in (b"(", b"["):
-        return None  # a call or a look-up, in code
+    if not quoted:
+        if data[end : end + 1] in (b"(", b"["):
+            return None  # a call or a look-up, in code
+        end = start + len(data[start:end].rstrip(b".:"))
     return (start, end) if _by_chance(data[start:end], quoted) else None
 
 
@@ -241,12 +243,13 @@ RULES: tuple[Rule, ...] = (
     Rule(GITLAB, (b"glpat-", b"gldt-", b"glrt-"), _pattern(rb"gl(?:pat|dt|rt)-[\w-]{16,255}")),
     Rule(
         SLACK,
-        (b"xoxb-", b"xoxp-", b"xoxa-", b"xoxr-", b"xoxs-", b"xapp-", b"hooks.slack.com/"),
-        _pattern(
-            rb"xox[abprs]-[A-Za-z0-9-]{10,255}|xapp-[A-Za-z0-9-]{10,255}"
-            rb"|hooks\.slack\.com/services/([A-Za-z0-9/]{20,100})",
-            varied=False,
-        ),
+        (b"xoxb-", b"xoxp-", b"xoxa-", b"xoxr-", b"xoxs-", b"xapp-"),
+        _pattern(rb"(?:xox[abprs]|xapp)-[A-Za-z0-9-]{10,255}"),
+    ),
+    Rule(
+        SLACK,
+        (b"hooks.slack.com/",),
+        _pattern(rb"hooks\.slack\.com/services/([A-Za-z0-9/]{20,100})"),
     ),
     Rule(
         AWS,

@@ -23,7 +23,6 @@ from explorer.trace.secret_kinds import KINDS, MANY, RULES, Kind
 from explorer.trace.secret_text import (
     MOST_VALUES,
     SHORTEST_VALUE,
-    joined,
     places_of,
     scan,
 )
@@ -40,7 +39,6 @@ _SHOWN_FROM, _SHOWN = 20, 4
 _ORDER = {rule.kind.name: order for order, rule in reversed(list(enumerate(RULES)))}
 
 Vocabulary = Mapping[int, tuple[bytes, bool]]
-Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +83,33 @@ class SecretFinding:
         return self.kind not in KINDS or KINDS[self.kind].blocks
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Tokens of a call that spell a secret, as positions in its prompt and completion; only
+    those that the call itself stores, never what it shares with its stored parent."""
+
+    start: int
+    end: int
+    finding_id: str
+    kind: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scanned:
-    """What a scan found; `values` are the secrets themselves and stay in memory.
+    """What a scan found.
 
     Attributes:
-        spans: by call, the tokens to hide, as positions of the part that the call itself
-            stores (never of what it shares with its stored parent).
-        kinds: by call, `(start, end, kind)` of the same, for a page to say.
+        marks: by call, in order.
         unknown: how many ids have no bytes in the vocabulary, so that more may be found
             when it has learned them.
+        ids: by secret the id of its finding. The secrets stay in memory; nothing prints
+            them.
     """
 
     findings: tuple[SecretFinding, ...]
-    spans: Mapping[CallId, Spans]
-    kinds: Mapping[CallId, tuple[tuple[int, int, str], ...]]
+    marks: Mapping[CallId, tuple[Mark, ...]]
     unknown: int
-    values: tuple[bytes, ...] = field(repr=False)
+    ids: Mapping[bytes, str] = field(repr=False)
 
     @property
     def secrets(self) -> tuple[SecretFinding, ...]:
@@ -146,14 +154,14 @@ class RolloutScan:
         self._calls = {call.call_id: call for call in record.calls}
         self._noted: dict[bytes, _Noted] = {}
         self._stretches: list[_Stretch] = []
-        self._spans: dict[CallId, list[tuple[int, int, str]]] = {}
+        self._spans: dict[CallId, list[tuple[int, int, bytes]]] = {}
         self._rows: dict[CallId, list[tuple[int, int]]] = {}
         self._unknown = 0
 
     def text(self, data: bytes, place: Place) -> None:
         """Scans some text."""
         for hit in scan(data):
-            self._note(hit.kind, hit.value, place)
+            self.note(hit.kind, hit.value, place)
 
     def whole_record(self) -> None:
         """Scans everything that the record itself holds: its words, then its tokens."""
@@ -165,7 +173,8 @@ class RolloutScan:
                 self._stretches.append(stretch)
                 self._scan_tokens(stretch)
 
-    def _note(self, kind: Kind, value: bytes, place: Place) -> None:
+    def note(self, kind: Kind, value: bytes, place: Place) -> None:
+        """Keeps one match that was found by the caller."""
         noted = self._noted.get(value)
         if noted is None:
             noted = self._noted[value] = _Noted(kind, value)
@@ -215,70 +224,69 @@ class RolloutScan:
             start, end = stretch.tokens(hit.start, hit.end)
             if end <= stretch.call.prefix_len:
                 continue  # the call that stores these tokens has it
-            self._note(hit.kind, hit.value, Place("tokens", stretch.call.call_id, start, end))
+            self.note(hit.kind, hit.value, Place("tokens", stretch.call.call_id, start, end))
             if hit.kind.blocks:
                 self._rows.setdefault(stretch.call.call_id, []).append((start, end))
-                self._cover(stretch.call, start, end, hit.kind.name)
+                self._cover(stretch.call, start, end, hit.value)
 
-    def _cover(self, call: Call, start: int, end: int, kind: str) -> None:
+    def _cover(self, call: Call, start: int, end: int, value: bytes) -> None:
         """Marks tokens in the calls that store them."""
         here: Call | None = call
         while here is not None and start < end:
             first = max(start, here.prefix_len)
             if first < end:
-                self._spans.setdefault(here.call_id, []).append((first, end, kind))
+                self._spans.setdefault(here.call_id, []).append((first, end, value))
                 end = first
             parent = here.stored_parent_id
             here = self._calls.get(parent) if parent is not None else None
 
     def _cover_values(self, values: tuple[bytes, ...]) -> None:
         """Marks tokens that repeat a secret without the words that gave it away."""
-        kinds = {value: self._noted[value].kind.name for value in values}
         for stretch in self._stretches:
             for start, end, value in places_of(stretch.raw, values):
-                self._cover(stretch.call, *stretch.tokens(start, end), kinds[value])
+                self._cover(stretch.call, *stretch.tokens(start, end), value)
 
     # -- the result
 
     def result(self) -> Scanned:
         """Everything that was found."""
-        secret = [noted for noted in self._noted.values() if noted.kind.blocks]
-        values = tuple(noted.value for noted in secret if len(noted.value) >= SHORTEST_VALUE)[
-            :MOST_VALUES
-        ]
-        self._cover_values(values)
-        return Scanned(
-            findings=_findings(self._record.rollout, list(self._noted.values())),
-            spans={
-                call_id: tuple(joined((start, end) for start, end, _ in found))
-                for call_id, found in self._spans.items()
-            },
-            kinds={call_id: tuple(sorted(set(f))) for call_id, f in self._spans.items()},
-            unknown=self._unknown,
-            values=values,
-        )
+        noted = sorted(self._noted.values(), key=lambda each: not each.kind.blocks)
+        values = [each.value for each in noted if each.kind.blocks]
+        long = [value for value in values if len(value) >= SHORTEST_VALUE]
+        self._cover_values(tuple(long[:MOST_VALUES]))
+        findings, ids = _findings(self._record.rollout, noted)
+        marks = {
+            call_id: tuple(
+                Mark(start, end, ids[value], self._noted[value].kind.name)
+                for start, end, value in sorted(set(found))
+            )
+            for call_id, found in self._spans.items()
+        }
+        return Scanned(findings, marks, self._unknown, {value: ids[value] for value in values})
 
 
-def _findings(rollout: Rollout, noted: list[_Noted]) -> tuple[SecretFinding, ...]:
-    noted = sorted(noted, key=lambda each: not each.kind.blocks)
-    made = [
-        SecretFinding(
-            finding_id=finding_id(rollout, each.value),
-            kind=each.kind.name,
-            preview=_preview(each.value),
-            length=len(each.value),
-            places=tuple(each.places),
-            n_places=each.n_places,
+def _findings(
+    rollout: Rollout, noted: list[_Noted]
+) -> tuple[tuple[SecretFinding, ...], dict[bytes, str]]:
+    """The findings, and by value the id of its finding."""
+    made, ids = [], {}
+    for each in noted[:MOST_FINDINGS]:
+        value = each.value
+        name = ids[value] = finding_id(rollout, value)
+        places = tuple(each.places)
+        made.append(
+            SecretFinding(
+                name, each.kind.name, _preview(value), len(value), places, each.n_places
+            )
         )
-        for each in noted[:MOST_FINDINGS]
-    ]
     rest = [each for each in noted[MOST_FINDINGS:] if each.kind.blocks]
     if rest:
         places = tuple(place for each in rest[:MOST_PLACES] for place in each.places[:1])
         total = sum(each.n_places for each in rest)
         name = finding_id(rollout, b"\n".join(sorted(each.value for each in rest)))
         made.append(SecretFinding(name, MANY.name, "", 0, places, total))
-    return tuple(made)
+        ids |= {each.value: name for each in rest}
+    return tuple(made), ids
 
 
 def finding_id(rollout: Rollout, value: bytes) -> str:

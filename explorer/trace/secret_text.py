@@ -157,11 +157,15 @@ class Masker:
     Args:
         values: secrets that were found elsewhere; they are hidden without the words that
             gave them away there.
+        free: what looks like a secret and may be seen all the same: a person said so.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_free", "_values")
 
-    def __init__(self, values: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, values: Sequence[bytes] = (), free: frozenset[bytes] = frozenset()
+    ) -> None:
+        self._free = free
         kept = [value for value in values if len(value) >= SHORTEST_VALUE][:MOST_VALUES]
         self._values = tuple(sorted(set(kept), key=len, reverse=True))
 
@@ -170,7 +174,11 @@ class Masker:
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
         """What is to be hidden in `data`."""
-        found = [(hit.start, hit.end) for hit in scan(data) if hit.kind.blocks]
+        found = [
+            (hit.start, hit.end)
+            for hit in scan(data)
+            if hit.kind.blocks and hit.value not in self._free
+        ]
         found += [(start, end) for start, end, _ in places_of(data, self._values)]
         return joined(found)
 
