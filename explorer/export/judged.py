@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from explorer.errors import StoreReadOnly
 from explorer.export.evidence import contradictions
 from explorer.records import CallId, Certificate, Grade, RolloutId, RolloutRecord
 from explorer.store.interface import JudgementRow, RolloutStatus, Store
@@ -164,21 +166,22 @@ class JudgedRollouts:
             return
         self._written[rollout_id] = judgement.inputs_sha256
         grades = [finding.grade for finding in judgement.findings]
-        await self._store.add_judgement(
-            JudgementRow(
-                rollout_id=rollout_id,
-                inputs_sha256=judgement.inputs_sha256,
-                policy=rules_of(judgement.policy),
-                time_us=self._now_us(),
-                trainable=judgement.trainable,
-                supervised_tokens=judgement.supervised_tokens,
-                generated_tokens=judgement.generated_tokens,
-                n_calls=len(judged.record.calls),
-                n_fatal=grades.count(Grade.FATAL),
-                n_warn=grades.count(Grade.WARN),
-                reasons=tuple(reason.code for reason in judgement.reasons),
-            )
+        row = JudgementRow(
+            rollout_id=rollout_id,
+            inputs_sha256=judgement.inputs_sha256,
+            policy=rules_of(judgement.policy),
+            time_us=self._now_us(),
+            trainable=judgement.trainable,
+            supervised_tokens=judgement.supervised_tokens,
+            generated_tokens=judgement.generated_tokens,
+            n_calls=len(judged.record.calls),
+            n_fatal=grades.count(Grade.FATAL),
+            n_warn=grades.count(Grade.WARN),
+            reasons=tuple(reason.code for reason in judgement.reasons),
         )
+        # A store that is only shown keeps the summaries it has.
+        with suppress(StoreReadOnly):
+            await self._store.add_judgement(row)
 
 
 def rules_of(policy: Policy) -> str:

@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from explorer.columns import Kind, Table
-from explorer.errors import StoreDamaged, StoreFailed, StoreLocked
+from explorer.errors import StoreDamaged, StoreFailed, StoreLocked, StoreReadOnly
 from explorer.store.rows import Row
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,11 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 # The operating system's lock does not hold within one process; this set does.
 _open_here: set[str] = set()
 _open_guard = threading.Lock()
+READ_ONLY = (
+    "this server shows a store that is open for reading only: nothing is recorded or changed; "
+    "to record, run your own with `rollout-explorer serve`"
+)
+_SHOWN = "shown_store"
 _NO_SPACE = ("no space", "file too large", "disk quota", "permission denied", "read-only")
 
 
@@ -83,10 +88,14 @@ def is_unusable(error: duckdb.Error) -> bool:
 
 
 class Database:
-    """One open file. `write` belongs to one thread; `reading` to any number."""
+    """One open file. `write` belongs to one thread; `reading` to any number.
 
-    def __init__(self, path: Path, *, threads: int = 1) -> None:
+    With `read_only` there is no writer, and file and folder need not be writable.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 1, read_only: bool = False) -> None:
         self.path = path
+        self.read_only = read_only
         self.messages: list[str] = []
         self._config = {**_CONFIG, "threads": threads}
         self._name = str(path.resolve())
@@ -118,10 +127,13 @@ class Database:
                 raise StoreLocked(_locked(self.path, "this process"))
             _open_here.add(self._name)
         try:
-            root = self._connect()
-            writer = root.cursor()
-            # Nothing here is worth optimising; it saves a quarter of each commit.
-            writer.execute("PRAGMA disable_optimizer")
+            if self.read_only:
+                root, writer = self._attach(), None
+            else:
+                root = self._connect()
+                writer = root.cursor()
+                # Nothing here is worth optimising; it saves a quarter of each commit.
+                writer.execute("PRAGMA disable_optimizer")
         except BaseException:
             _open_here.discard(self._name)
             raise
@@ -129,14 +141,21 @@ class Database:
             self._root, self._writer = root, writer
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
+        if self.read_only and not self.path.exists():
+            raise StoreFailed(f"there is no store at {self.path} to show")
         try:
-            return duckdb.connect(str(self.path), config=self._config)
+            return duckdb.connect(str(self.path), read_only=self.read_only, config=self._config)
         except duckdb.Error as error:
             text = str(error)
             if "lock" in text.lower() and isinstance(error, duckdb.IOException):
                 owner = re.search(r"PID (\d+)", text)
                 who = f"process {owner[1]}" if owner else "another process"
                 raise StoreLocked(_locked(self.path, who)) from error
+            if self.read_only and self.wal_path.exists():
+                raise StoreFailed(
+                    f"{self.path} was not closed in order, and its write-ahead log cannot be "
+                    f"taken in while reading only: open it once for writing ({text})"
+                ) from error
             if any(word in text.lower() for word in _NO_SPACE):
                 raise StoreFailed(f"{self.path} cannot be opened: {text}") from error
             if "wal" in text.lower() and self.wal_path.exists():
@@ -147,6 +166,39 @@ class Database:
                 f"{self.path} cannot be opened as it is: {text}; restore a backup, or move "
                 "the file away to start an empty one"
             ) from error
+
+    def _attach(self) -> duckdb.DuckDBPyConnection:
+        """Open the file for reading only, beside a database in memory: that one holds the
+        tables of listings, which a database that is read-only itself would not take."""
+        if not os.access(self.path, os.R_OK):
+            raise StoreFailed(f"there is no store at {self.path} that can be read")
+        root = duckdb.connect(":memory:", config=self._config | {"temp_directory": ""})
+        name = str(self.path).replace("'", "''")
+        try:
+            root.execute(f"ATTACH '{name}' AS {_SHOWN} (READ_ONLY)")
+        except duckdb.Error as error:
+            root.close()
+            self._raise_if_locked(error)
+            if self.wal_path.exists():
+                raise StoreFailed(
+                    f"{self.path} was not closed in order, and its write-ahead log cannot be "
+                    f"taken in while reading only: open it once for writing ({error})"
+                ) from error
+            raise StoreDamaged(f"{self.path} cannot be read: {error}") from error
+        return root
+
+    def _cursor(self, root: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+        cursor = root.cursor()
+        if self.read_only:
+            cursor.execute(f"USE {_SHOWN}")
+        return cursor
+
+    def _raise_if_locked(self, error: duckdb.Error) -> None:
+        text = str(error)
+        if "lock" in text.lower() and isinstance(error, duckdb.IOException):
+            owner = re.search(r"PID (\d+)", text)
+            who = f"process {owner[1]}" if owner else "another process"
+            raise StoreLocked(_locked(self.path, who)) from error
 
     def _connect_without_wal(self, reason: str) -> duckdb.DuckDBPyConnection:
         """Set an unreadable log aside (never delete it) and open the main file."""
@@ -194,7 +246,7 @@ class Database:
         with self._gate:
             if self._root is None:
                 raise StoreFailed("the store is not readable now: it is being reopened")
-            cursor = self._idle.pop() if self._idle else self._root.cursor()
+            cursor = self._idle.pop() if self._idle else self._cursor(self._root)
             self._busy.add(cursor)
         healthy = False
         try:
@@ -222,6 +274,8 @@ class Database:
     @property
     def writer(self) -> duckdb.DuckDBPyConnection:
         """The writer's cursor; `StoreFailed` while the file is not open."""
+        if self.read_only:
+            raise StoreReadOnly(READ_ONLY)
         if self._writer is None:
             raise StoreFailed("the store is not writable now: it is being reopened")
         return self._writer

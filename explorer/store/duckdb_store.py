@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from explorer import columns
-from explorer.errors import StoreDamaged, StoreFailed
+from explorer.errors import StoreDamaged, StoreFailed, StoreReadOnly
 from explorer.records import (
     Admission,
     Body,
@@ -31,12 +31,14 @@ from explorer.store.annotations import AnnotationReader
 from explorer.store.bodies import Packed
 from explorer.store.callrows import encode_call, lost_call
 from explorer.store.copy import copy_database, prepare
-from explorer.store.database import Database
+from explorer.store.database import READ_ONLY, Database
 from explorer.store.encoder import Encoder
 from explorer.store.interface import BackupReport, JudgementRow, StoreHealth
 from explorer.store.listing import Lister
 from explorer.store.reads import Reader
 from explorer.store.remarks import Annotation, SavedView
+from explorer.store.secret_marks import SecretRecord
+from explorer.store.secret_rows import SecretReader
 from explorer.store.snapshot import SnapshotTaker
 from explorer.store.space import SpaceGuard
 from explorer.store.spill import SpillJournal, spill_path
@@ -53,6 +55,7 @@ class StoreOptions:
     ``admission_linger_s``: longest wait of an admission for other work to commit with.
     ``group_interval_s``: shortest time between two group commits while several calls
     end at once.
+    ``read_only``: show what is there; no writer, no migrations, every write is refused.
     ``threads``: threads of DuckDB. One: small commits then use a quarter less CPU, and
     listings are as fast; each reading thread still runs its own query.
     """
@@ -63,9 +66,10 @@ class StoreOptions:
     group_interval_s: float = 0.004
     threads: int = 1
     app_version: str = ""
+    read_only: bool = False
 
 
-class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
+class DuckDBStore(Reader, Lister, AnnotationReader, SecretReader, SnapshotTaker):
     """A `Store` that owns one DuckDB file from construction until `close`."""
 
     def __init__(self, path: Path, options: StoreOptions | None = None) -> None:
@@ -76,7 +80,9 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
         """
         self._options = options or StoreOptions()
         self.path = path
-        database = Database(path, threads=self._options.threads)
+        database = Database(
+            path, threads=self._options.threads, read_only=self._options.read_only
+        )
         Reader.__init__(self, database)
         Lister.__init__(self, database)
         self._space = SpaceGuard(path, database.wal_path, self._options.min_free_bytes)
@@ -89,11 +95,34 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
         self._quarantined_before = 0
         database.open()
         try:
-            self._prepare()
+            if database.read_only:
+                self._check_read_only(journal)
+            else:
+                self._prepare()
         except BaseException:
             database.close()
             raise
-        self._writer.start()
+        if not database.read_only:
+            self._writer.start()
+
+    def _check_read_only(self, journal: SpillJournal) -> None:
+        """Nothing can be brought up to date here: what would have to be is refused."""
+        try:
+            with self._database.reading() as cursor:
+                missing = migrations.pending(cursor)
+        except duckdb.Error as error:
+            raise StoreFailed(f"{self.path} cannot be read: {error}") from error
+        if missing:
+            raise StoreFailed(
+                f"{self.path} was made by an older version and cannot be shown read-only: run "
+                f"`rollout-explorer migrate --store {self.path}` first"
+            )
+        if journal.exists():
+            raise StoreFailed(
+                f"{journal.path} holds rows outside the file; open the store once for writing, "
+                "so that they are taken in"
+            )
+        self._quarantined_before = len(self.quarantined())
 
     def _prepare(self) -> None:
         """Bring the file up to date before the first write."""
@@ -128,7 +157,12 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
         except FileNotFoundError:
             return 0
 
+    def _require_writable(self) -> None:
+        if self._database.read_only:
+            raise StoreReadOnly(READ_ONLY)
+
     def _submit(self, record: Record) -> asyncio.Future[Any]:
+        self._require_writable()
         future = asyncio.get_running_loop().create_future()
         if not self._queue.put(Work(record, future, size_of(record))):
             raise StoreFailed("the store is closed")
@@ -136,6 +170,7 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
 
     async def add_rollout(self, rollout: Rollout) -> None:
         """Store a rollout; refused while spilling or short of space."""
+        self._require_writable()
         self._space.require()
         await self._submit(rollout)
 
@@ -149,6 +184,7 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
 
         Raises `StoreFailed` immediately when the store is short of space.
         """
+        self._require_writable()
         self._space.require()
         return self._submit(admission)
 
@@ -176,16 +212,24 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
         """Store a saved view, or that it is dropped."""
         await self._submit(view)
 
+    async def add_secret(self, record: SecretRecord) -> None:
+        """Store a mark of a scan, a finding, or what a person decided about one."""
+        await self._submit(record)
+
     def health(self) -> StoreHealth:
         """Return the gauges; works while the database does not."""
         gauges = self._writer.gauges
-        short = self._space.short
+        # Nothing is admitted anyway.
+        read_only = self._database.read_only
+        short = self._space.short and not read_only
         messages = list(self._database.messages)
         if gauges.spilling_since_us is not None:
             messages.append(f"rows go to the spill journal: {gauges.spill_reason}")
         quarantined = self._quarantined_before + gauges.quarantined
         if quarantined:
             messages.append(f"{quarantined} records could not be stored and were set aside")
+        if read_only:
+            messages.append("open for reading only: nothing is recorded or changed")
         if short:
             messages.append("too little free space: nothing new is admitted")
         try:
@@ -206,6 +250,7 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
             refused_for_space=short,
             schema_version=migrations.MIGRATIONS[-1].version,
             messages=tuple(messages),
+            read_only=read_only,
         )
 
     def backup(self, target: Path) -> BackupReport:
@@ -213,6 +258,8 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
 
         Raises `StoreFailed` when the target exists or cannot be written.
         """
+        if self._database.read_only:
+            raise StoreReadOnly("a store that is open for reading only is copied as a file")
         with self._database.reading() as cursor:
             rows = copy_database(cursor, target)
         return BackupReport(target=target, rows=rows, size_bytes=target.stat().st_size)
@@ -224,8 +271,10 @@ class DuckDBStore(Reader, Lister, AnnotationReader, SnapshotTaker):
     def close_now(self) -> None:
         """Do what `close` does, blocking."""
         self._queue.close()
-        self._writer.join()
+        read_only = self._database.read_only
+        if not read_only:
+            self._writer.join()
         try:
-            self._database.close(checkpoint=not self._writer.spilling)
+            self._database.close(checkpoint=not (read_only or self._writer.spilling))
         except duckdb.Error as error:
             raise StoreFailed(f"{self.path} could not be checkpointed: {error}") from error
