@@ -11,10 +11,12 @@ from typing import Any, cast
 from fastapi import Depends, FastAPI
 
 from explorer import __version__
+from explorer.access.audit import AuditLog
 from explorer.access.database import AccessDatabase, access_path
 from explorer.access.guard import App, Guard, HostPolicy, Receive, Scope, Send
 from explorer.access.operator import Operator, make_token
 from explorer.access.policy import Level
+from explorer.access.signing_in import SignIn
 from explorer.capture.credentials import SCOPE_KEY, take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
@@ -23,6 +25,7 @@ from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
 from explorer.export.judged import JudgedRollouts
+from explorer.export.secrets import SecretScans
 from explorer.indexing import Indexing
 from explorer.policies import policy_of
 from explorer.records import (
@@ -30,12 +33,13 @@ from explorer.records import (
     Rollout,
 )
 from explorer.rejudging import Rejudging
+from explorer.scanning import Scanning
 from explorer.settings import Settings
 from explorer.store.interface import Store
 from explorer.store.search_index import SearchIndex, index_path
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
-from explorer.web import api, exports, imports, live_routes, notes, search_pages, views
+from explorer.web import account, api, exports, imports, live_routes, notes, search_pages, views
 from explorer.web.access import Access
 from explorer.web.desk_access import ApiServices
 from explorer.web.gate import authorise
@@ -99,20 +103,26 @@ class Application:
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self.live = LiveRollouts(store, self.judged)
         self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
+        self.secrets = SecretScans(store, self.vocabularies.get, now_us)
+        self.scanning = Scanning(store, self.secrets, lambda: self.proxy.in_flight)
         self.index = SearchIndex(index_path(settings.store))
         self.indexing = Indexing(
             store,
             self.judged,
             self.index,
+            self.secrets,
             self.vocabularies.get,
             lambda: self.proxy.in_flight,
         )
+        database = AccessDatabase(settings.access_store or access_path(settings.store))
+        audit = AuditLog(database, now_us)
+        self.sign_in = SignIn.of(settings, database, audit, self.operator)
         self.access = Access.of(
-            AccessDatabase(settings.access_store or access_path(settings.store)),
+            database,
+            audit,
             store,
             Level(settings.default_visibility),
-            self.operator.caller,
-            now_us,
+            self.sign_in.identity.caller,
         )
         self._pages: App = cast("App", self._make_pages())
         hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
@@ -132,6 +142,8 @@ class Application:
         )
         app.state.access = self.access
         app.state.gate = self.access.gate
+        app.state.sign_in = self.sign_in
+        app.state.sign_in = self.sign_in
         services = Services(
             store=self.store,
             judged=self.judged,
@@ -159,6 +171,7 @@ class Application:
         app.include_router(imports.router)
         app.include_router(notes.programs)
         app.include_router(views.programs)
+        app.include_router(account.programs)
         app.include_router(search_pages.programs)
         app.include_router(live_routes.router)
         app.include_router(api.probes)
@@ -191,16 +204,19 @@ class Application:
         await self.desk.start()
         self.rejudging.start()
         self.indexing.start()
+        self.scanning.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
         await self.certifier.stop()
         await self.rejudging.stop()
+        await self.scanning.stop()
         await self.indexing.stop()
         await self.proxy.stop()
         await self.vocabularies.stop()
         await self.engine.stop()
         await self.store.close()
+        await self.sign_in.outbound.aclose()
         self.access.database.close()
 
     async def _keep_certificate(self, certificate: Certificate) -> None:

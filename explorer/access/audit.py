@@ -134,7 +134,7 @@ class AuditLog:
 
     def __init__(self, database: AccessDatabase, clock: Callable[[], int] = now_us) -> None:
         self._database = database
-        self._clock = clock
+        self.clock = clock
 
     def append(self, entry: Entry, rows: Rows | None = None) -> dict[str, Any]:
         """Adds one row; inside the transaction of `rows`, where one is given.
@@ -150,7 +150,7 @@ class AuditLog:
         last = rows.select(AUDIT, None, "ORDER BY sequence DESC LIMIT 1")
         row: dict[str, Any] = {
             "sequence": last[0]["sequence"] + 1 if last else 0,
-            "event_time": self._clock(),
+            "event_time": self.clock(),
             "event": entry.event.value,
             "who": _text(entry.who),
             "name": _text(entry.name),

@@ -10,14 +10,10 @@ import base64
 import binascii
 import hmac
 import secrets
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from starlette.datastructures import Headers
 
 from explorer.access.guard import LOOPBACK_NAMES, host_name
-from explorer.access.people import Caller, How, Role
 from explorer.errors import AdminTokenNeeded
 from explorer.settings import Settings, is_loopback
 
@@ -61,20 +57,6 @@ class Operator:
             trust_loopback=settings.on_loopback and not named,
             open_to_all=settings.allow_public_without_auth,
         )
-
-    def caller(self, scope: MutableMapping[str, Any]) -> Caller:
-        """The operator, where the request is theirs; else nobody."""
-        client = scope.get("client")
-        address = str(client[0]) if client else ""
-        headers = Headers(scope=scope)
-        if self.holds_token(headers):
-            return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address)
-        if self.open_to_all:
-            return Caller(Role.OPERATOR, How.NOTHING, address)
-        if self.on_this_machine(address or None, headers):
-            changes = self.may_change(address, headers)
-            return Caller(Role.OPERATOR, How.LOOPBACK, address, may_change=changes)
-        return Caller(Role.ANONYMOUS, How.NOTHING, address)
 
     def may_read(self, client_host: str | None, headers: Mapping[str, str]) -> bool:
         """Whether this request may see pages and download."""

@@ -5,7 +5,6 @@ Owns: the bundle, and how it is made for an application. Must not know: routes, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from explorer.access.audit import AuditLog
@@ -36,14 +35,14 @@ class Access:
     def of(
         cls,
         database: AccessDatabase,
+        audit: AuditLog,
         store: Store,
         default: Level,
         identify: Identify,
-        clock: Callable[[], int],
         gates: PassedGates = no_gates,
     ) -> Access:
         """The bundle over an open access database."""
-        audit = AuditLog(database, clock)
+        clock = audit.clock
         visibility = Visibility(database, audit, default, clock)
         grants = GrantBook(database, audit, clock)
         reach = Reach(store, visibility, grants, clock)

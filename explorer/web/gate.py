@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -54,7 +54,7 @@ _ERRORS: dict[str, type[ExplorerError]] = {
 # Rows of refusals in a minute; beyond these they are only counted, so that nobody can fill
 # the disk by knocking.
 MOST_REFUSALS = 60
-Identify = Callable[[MutableMapping[str, Any]], Caller]
+Identify = Callable[[Mapping[str, Any]], Awaitable[Caller]]
 # Which of some Hub datasets let this caller in, asked with their own token.
 PassedGates = Callable[[Caller, tuple[str, ...]], Awaitable[frozenset[str]]]
 
@@ -122,7 +122,7 @@ class Gate:
         Raises:
             AccessDenied, NotFound: with the rule that refused it.
         """
-        caller = self._identify(request.scope)
+        caller = await self._identify(request.scope)
         set_caller(request.scope, caller)
         path = str(getattr(request.scope.get("route"), "path", ""))
         rule = rule_of(request.method, path)

@@ -25,7 +25,7 @@ from explorer.access.policy import (
     decide,
     sees_all,
 )
-from explorer.access.visibility import Holds, Visibility
+from explorer.access.visibility import Holds, Target, Visibility
 from explorer.records import RolloutId
 from explorer.store.interface import Store
 from explorer.store.listing import MAX_PAGE
@@ -107,6 +107,39 @@ class Reach:
                 while len(self._seen) > _KEPT:
                     self._seen.popitem(last=False)
             return found
+
+    def askable_run(self, run: str) -> bool:
+        """Whether some rollout of a run is not private."""
+        with self._lock:
+            self._refresh()
+            runs = self._store.rollout_runs()
+            return any(
+                level is not Level.PRIVATE and runs.get(rollout_id) == run
+                for rollout_id, level in self._levels.items()
+            )
+
+    def askable_view(self, name: str) -> bool:
+        """Whether a view exists and was opened to others than curators."""
+        level = self.visibility.own(Target.VIEW, name)
+        return level not in (None, Level.PRIVATE) and self._query(name) is not None
+
+    def covered(self, grant: Grant) -> tuple[int, int]:
+        """How many rollouts a grant covers now, and how many of them are private, which it
+        does not reach."""
+        with self._lock:
+            self._refresh()
+            names = set(grant.wanted.objects)
+            members = dict(self._members)
+            if grant.wanted.object_kind is ObjectKind.VIEW:
+                members |= {name: self._all(name) for name in names if name not in members}
+            runs = self._store.rollout_runs()
+            total = private = 0
+            for rollout_id, level in self._levels.items():
+                views = [name for name in names if rollout_id in members.get(name, ())]
+                if grant.covers(rollout_id, runs.get(rollout_id, ""), views):
+                    total += 1
+                    private += level is Level.PRIVATE
+            return total, private
 
     def _mine(self, caller: Caller) -> list[Grant]:
         """Grants that let the caller see; a Hub gate is asked only for one rollout at once."""
