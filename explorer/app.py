@@ -143,7 +143,6 @@ class Application:
         app.state.access = self.access
         app.state.gate = self.access.gate
         app.state.sign_in = self.sign_in
-        app.state.sign_in = self.sign_in
         services = Services(
             store=self.store,
             judged=self.judged,

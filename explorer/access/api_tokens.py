@@ -62,6 +62,16 @@ class ApiToken:
         return Person(self.subject, self.name, self.memberships if fresh else ())
 
 
+def scopes_for(owner: Caller) -> frozenset[Scope]:
+    """What a token of `owner` may be made for."""
+    found = {Scope.READ, Scope.DOWNLOAD}
+    if owner.role >= Role.CURATOR:
+        found.add(Scope.CURATE)
+    if owner.role >= Role.OPERATOR:
+        found.add(Scope.OPERATE)
+    return frozenset(found if owner.scopes is None else found & owner.scopes)
+
+
 class ApiTokens:
     """Every API token.
 
@@ -103,8 +113,9 @@ class ApiTokens:
                 f"`label` says what the token is for, in 1 to {LONGEST_LABEL} letters",
                 path="$.label",
             )
-        if not chosen:
-            raise InvalidValue("choose at least one of `scopes`", path="$.scopes")
+        if not chosen or not chosen <= scopes_for(owner):
+            allowed = ", ".join(sorted(scopes_for(owner)))
+            raise InvalidValue(f"`scopes` must be some of: {allowed}", path="$.scopes")
         if not 0 < days <= self.most_days:
             raise InvalidValue(
                 f"`days` must be above 0 and at most {self.most_days:g}", path="$.days"

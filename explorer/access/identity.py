@@ -108,7 +108,7 @@ class Identity:
         try:
             caller, token = self._find(scope)
         except CredentialsRefused:
-            own = _token_in(_shown(scope)[0]).startswith(PREFIX)
+            own = _token_in(_shown(scope)[0])[1].startswith(PREFIX)
             await self._note_wrong(_API if own else _OPERATOR, _address(scope))
             raise
         if token is not None and self.tokens.touched(token):
@@ -126,18 +126,21 @@ class Identity:
     def _find(self, scope: Mapping[str, Any]) -> tuple[Caller, ApiToken | None]:
         authorization, cookies = _shown(scope)
         address = _address(scope)
-        if authorization:
-            given = _token_in(authorization)
-            if given.startswith(PREFIX):
-                return self._by_api_token(given, address)
-            if given and not given.startswith(_CAPTURE_KEY):
-                self.check_operator_token(given, address)
-                return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address), None
-        for cookie in cookies:
-            for value in values_of(cookie, SESSION_COOKIE):
-                session = self.sessions.find(value)
-                if session is not None:
-                    return self.of_session(session, address), None
+        scheme, given = _token_in(authorization)
+        if given.startswith(PREFIX):
+            return self._by_api_token(given, address)
+        if given.startswith(_CAPTURE_KEY):
+            given = ""
+        # Basic a browser sends by itself, also after somebody signed in.
+        if not given or scheme == "basic":
+            for cookie in cookies:
+                for value in values_of(cookie, SESSION_COOKIE):
+                    session = self.sessions.find(value)
+                    if session is not None:
+                        return self.of_session(session, address), None
+        if given:
+            self.check_operator_token(given, address)
+            return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address), None
         return self._by_place(scope, address), None
 
     def of_session(self, session: Session, address: str) -> Caller:
@@ -240,16 +243,17 @@ def _address(scope: Mapping[str, Any]) -> str:
     return str(client[0]) if client else ""
 
 
-def _token_in(authorization: str) -> str:
-    """The token of Bearer, or the password of Basic, which a browser can ask for."""
+def _token_in(authorization: str) -> tuple[str, str]:
+    """The scheme, and the token of Bearer or the password of Basic, which a browser can ask
+    for; of anything else, nothing."""
     scheme, _, given = authorization.partition(" ")
-    given = given.strip()
-    if scheme.lower() == "bearer":
-        return given
-    if scheme.lower() != "basic":
-        return ""
+    scheme, given = scheme.lower(), given.strip()
+    if scheme == "bearer":
+        return scheme, given
+    if scheme != "basic":
+        return scheme, ""
     try:
         pair = base64.b64decode(given, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
-        return ""
-    return pair.partition(":")[2]
+        return scheme, ""
+    return scheme, pair.partition(":")[2]

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from explorer.web import (
     contexts,
+    contexts_account,
     contexts_compare,
     contexts_lists,
     contexts_messages,
@@ -36,6 +37,7 @@ MODULES = (
     contexts_messages.__name__,
     contexts_lists.__name__,
     contexts_search.__name__,
+    contexts_account.__name__,
 )
 
 

@@ -50,6 +50,10 @@ class Frame:
     app_version: str = said("Version of the application that made the page.")
     alert: str = said("What everybody must know at once, empty when all is well.")
     console: bool = said("Whether the SQL console is on, so that a link to it leads somewhere.")
+    who: str = said("Who the reader is to this server, empty where that need not be said.")
+    signed_in: bool = said("Whether there is a session to sign out of.")
+    sign_in_href: str = said("Address to sign in at, empty where there is nothing to offer.")
+    direct_href: str = said("This page outside of the frame it is shown in, else empty.")
     commands: tuple[Command, ...] = markup("How a program asks for this page, as commands.")
 
 

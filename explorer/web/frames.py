@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 
 from explorer import __version__
+from explorer.web.calling import shown
 from explorer.web.contexts import Command, Crumb, Frame
 from explorer.web.services import services_of
 
@@ -22,6 +23,7 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
     query = request.url.query
     twin = f"{twin}?{query}" if query else twin
     base = services_of(request).settings.public_url or str(request.base_url)
+    reader = shown(request, services_of(request).settings)
     return Frame(
         title=title,
         twin=twin,
@@ -30,6 +32,10 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         app_version=__version__,
         alert=services_of(request).alert(),
         console=services_of(request).settings.sql_console_on,
+        who=reader.who,
+        signed_in=reader.signed_in,
+        sign_in_href=reader.sign_in_href,
+        direct_href=reader.direct_href,
         commands=twin_commands(base.rstrip("/") + twin),
     )
 

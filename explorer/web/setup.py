@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from explorer.errors import ExplorerError, NotFound
 from explorer.web import (
+    account,
     compare_pages,
     drift,
     drift_pages,
@@ -24,6 +25,7 @@ from explorer.web import (
     pages,
     rollout_pages,
     search_pages,
+    sign_in,
     sql_pages,
     token_pages,
     views,
@@ -56,6 +58,8 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(search_pages.router)
     app.include_router(list_pages.router)
     app.include_router(views.router)
+    app.include_router(sign_in.router)
+    app.include_router(account.router)
     app.include_router(pages.router)
     app.mount("/static", Static(directory=find("static")), name="static")
     app.add_exception_handler(ExplorerError, on_explorer_error)
