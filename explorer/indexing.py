@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from explorer.access.secrets import blank_credentials
 from explorer.errors import ExplorerError
 from explorer.export.judged import JudgedRollouts
+from explorer.export.secrets import SecretScans
 from explorer.records import RolloutId, TokenizerId
 from explorer.store.interface import RecordStamp, Store
 from explorer.store.passages import Passage
 from explorer.store.search_index import Indexed, SearchIndex
+from explorer.trace.secret_text import Masker
 from explorer.web.passages import Reading
 
 log = logging.getLogger(__name__)
@@ -48,12 +49,14 @@ class Indexing:
         store: Store,
         judged: JudgedRollouts,
         index: SearchIndex,
+        secrets: SecretScans,
         vocabulary: Callable[[TokenizerId | None], Vocabulary],
         in_flight: Callable[[], int],
     ) -> None:
         self._store = store
         self._judged = judged
         self._index = index
+        self._secrets = secrets
         self._vocabulary = vocabulary
         self._in_flight = in_flight
         self._task: asyncio.Task[None] | None = None
@@ -154,7 +157,9 @@ class Indexing:
             reading = Reading(self._store, judged, vocabulary)
 
             def write() -> None:
-                found = [_clean(each) for each in reading.passages() if not each.repeated]
+                hidden = self._secrets.hidden(rollout_id, everything=True)
+                masker = Masker() if hidden is None else hidden.masker
+                found = [_clean(p, masker) for p in reading.passages() if not p.repeated]
                 self._index.put(rollout_id, stamp.text, len(vocabulary), found)
 
             await asyncio.to_thread(write)
@@ -163,7 +168,9 @@ class Indexing:
             log.warning("rollout %s is not in the search index: %s", rollout_id, error)
 
 
-def _clean(passage: Passage) -> Passage:
-    """Without what looks like a credential: the file outlives the pages' checks."""
-    text = blank_credentials(passage.text)
+def _clean(passage: Passage, masker: Masker) -> Passage:
+    """Without what looks like a secret, and without the rollout's secrets wherever they
+    stand, every other character in its place: the file outlives the pages' checks, and
+    nobody may learn from a search whether a guess is right."""
+    text = masker.text(passage.text, mark="*")
     return passage if text == passage.text else replace(passage, text=text)

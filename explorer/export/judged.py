@@ -22,6 +22,7 @@ from explorer.records import CallId, Certificate, Grade, RolloutId, RolloutRecor
 from explorer.store.interface import JudgementRow, RolloutStatus, Store
 from explorer.trace.inputs import JUDGE_VERSION
 from explorer.trace.policy import Policy
+from explorer.trace.secret_hiding import Cover
 from explorer.trace.sequences import Sequences
 from explorer.trace.state import rollout_state
 from explorer.trace.verdict import Judgement, judge
@@ -45,12 +46,15 @@ class Judged:
     Attributes:
         sequences: assembles its prompts.
         contents: by kind of document, what is known of those made from it so far.
+        cover: what of it is hidden, None when it is whole. No document is made of one that
+            is not.
     """
 
     record: RolloutRecord
     judgement: Judgement
     sequences: Sequences
     contents: dict[str, Content] = field(default_factory=dict)
+    cover: Cover | None = None
 
     @property
     def stored_tokens(self) -> int:

@@ -21,10 +21,11 @@ from typing import Literal
 from explorer.errors import NotFound, SecretsUndecided, StoreReadOnly
 from explorer.export.judged import Judged
 from explorer.records import Body, CallId, RolloutId, RolloutRecord, TokenizerId
-from explorer.store.interface import Store
+from explorer.store.interface import RecordStamp, Store
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
 from explorer.trace.secret_bodies import BodyScan, ShownBody, shown_body
 from explorer.trace.secret_hiding import (
+    Cover,
     Hidden,
     hidden_judgement,
     hidden_of,
@@ -286,7 +287,12 @@ class SecretScans:
                 return known
         record = hidden_record(judged.record, hidden)
         verdict = hidden_judgement(judged.judgement, record, hidden)
-        made = Judged(record, verdict, Sequences(record.calls))
+        made = Judged(
+            record,
+            verdict,
+            Sequences(record.calls),
+            cover=Cover(hidden.told, hidden.marks),
+        )
         with self._lock:
             self._shown[key] = made
             total = sum(each.stored_tokens for each in self._shown.values())
@@ -325,17 +331,26 @@ class SecretScans:
 
     # -- what is written
 
-    async def mark(self, rollout_id: RolloutId, stamp: str) -> None:
-        """Scans a rollout off the event loop and keeps what was found, without secrets."""
+    def stamps(self, stamp: RecordStamp) -> tuple[str, str]:
+        """How a mark of the rollout as it stands reads: when every id could be decoded, and
+        when some could not with the vocabulary of now."""
+        size = len(self._vocabulary(stamp.tokenizer_id))
+        return stamp.text, f"{stamp.text}/{size}"
+
+    async def mark(self, stamp: RecordStamp) -> str:
+        """Scans a rollout off the event loop and keeps what was found, without secrets;
+        returns the stamp that its mark has."""
+        rollout_id = stamp.rollout_id
+        whole, partly = self.stamps(stamp)
         kept = await asyncio.to_thread(self._current, rollout_id)
         if kept is None:
-            return
-        known = {
-            row.finding_id
-            for row in await asyncio.to_thread(self._store.secret_rows, rollout_id)
-        }
+            return whole
+        rows = await asyncio.to_thread(self._store.secret_rows, rollout_id)
+        known = {row.finding_id for row in rows}
+        told = partly if kept.scanned.unknown else whole
         now, found = self._now_us(), kept.scanned.findings
-        n_secrets = len(kept.scanned.secrets)
+        secrets = len(kept.scanned.secrets)
+        paths = len(found) - secrets
         with suppress(StoreReadOnly):
             for each in found:
                 if each.finding_id not in known:
@@ -343,10 +358,9 @@ class SecretScans:
                         SecretRow(rollout_id, each.finding_id, now, each.kind, each.blocks)
                     )
             await self._store.add_secret(
-                SecretMark(
-                    rollout_id, now, SCAN_VERSION, stamp, n_secrets, len(found) - n_secrets
-                )
+                SecretMark(rollout_id, now, SCAN_VERSION, told, secrets, paths)
             )
+        return told
 
     async def decide(self, decision: SecretDecision) -> SecretDecision:
         """Keeps what a person decided about a finding.

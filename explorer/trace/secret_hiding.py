@@ -11,7 +11,8 @@ exporter refuses.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ import orjson
 
 from explorer.records import Call, CallId, IdArray, Note, RolloutRecord
 from explorer.trace.breaks import PrefixBreak
+from explorer.trace.secret_kinds import title_of
 from explorer.trace.secret_scan import Mark, Scanned
 from explorer.trace.secret_text import BLOCK, Masker, joined
 from explorer.trace.sequences import Sequences
@@ -47,16 +49,39 @@ _CALL_WORDS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Cover:
+    """What a page may tell of what it hides.
+
+    Attributes:
+        told: each kind that is hidden, in words.
+        marks: by call the hidden tokens that it stores itself.
+    """
+
+    told: tuple[str, ...]
+    marks: Mapping[CallId, tuple[Mark, ...]]
+
+    def kind_at(self, path: Sequence[CallId], position: int) -> str:
+        """What the hidden token at a position of a branch looks like."""
+        for call_id in path:
+            for mark in self.marks.get(call_id, ()):
+                if mark.start <= position < mark.end:
+                    return f"looks like {title_of(mark.kind)}"
+        return "is part of what looks like a secret"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Hidden:
     """What of a rollout is hidden: which tokens, and a masker that knows its secrets.
 
     Attributes:
         marks: by call; what a person let go is not among them.
+        told: each kind, in words.
         digest: differs whenever something else is hidden, and tells nothing of what.
     """
 
     marks: Mapping[CallId, tuple[Mark, ...]]
     masker: Masker
+    told: tuple[str, ...]
     digest: str
 
     def spans(self, call_id: CallId) -> Spans:
@@ -78,11 +103,20 @@ def hidden_of(scanned: Scanned, free: frozenset[str] = frozenset()) -> Hidden | 
         for call_id, found in scanned.marks.items()
         if (left := tuple(mark for mark in found if mark.finding_id not in free))
     }
-    told = repr((sorted(marks.items()), sorted(scanned.ids[value] for value in kept)))
+    named = repr((sorted(marks.items()), sorted(scanned.ids[value] for value in kept)))
     return Hidden(
         marks=marks,
         masker=Masker(sorted(kept), frozenset(scanned.ids) - kept),
-        digest=hashlib.sha256(told.encode()).hexdigest()[:12],
+        told=_told(scanned, free),
+        digest=hashlib.sha256(named.encode()).hexdigest()[:12],
+    )
+
+
+def _told(scanned: Scanned, free: frozenset[str]) -> tuple[str, ...]:
+    left = [found.kind for found in scanned.secrets if found.finding_id not in free]
+    return tuple(
+        title_of(kind) + (f" ({count} different ones)" if count > 1 else "")
+        for kind, count in Counter(left).items()
     )
 
 

@@ -309,3 +309,8 @@ RULES: tuple[Rule, ...] = (
     Rule(PATH, (b"/home/", b"/users/", b":\\users\\", b":\\\\users\\\\"), _home),
 )  # fmt: skip
 KINDS: dict[str, Kind] = {rule.kind.name: rule.kind for rule in RULES} | {MANY.name: MANY}
+
+
+def title_of(kind: str) -> str:
+    """A kind in words; one of older rules by its name."""
+    return KINDS[kind].title if kind in KINDS else kind.replace("_", " ")

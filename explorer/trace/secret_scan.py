@@ -19,7 +19,7 @@ import numpy as np
 
 from explorer.records import Call, CallId, IdArray, Rollout, RolloutRecord
 from explorer.trace.jsontext import dump
-from explorer.trace.secret_kinds import KINDS, MANY, RULES, Kind
+from explorer.trace.secret_kinds import KINDS, MANY, RULES, Kind, title_of
 from explorer.trace.secret_text import (
     MOST_VALUES,
     SHORTEST_VALUE,
@@ -75,7 +75,7 @@ class SecretFinding:
     @property
     def title(self) -> str:
         """Its kind in words."""
-        return KINDS[self.kind].title if self.kind in KINDS else self.kind
+        return title_of(self.kind)
 
     @property
     def blocks(self) -> bool:

@@ -95,6 +95,7 @@ class Header:
     labels: tuple[str, ...] = said("Labels that people gave the whole rollout.")
     notes_href: str = said("Address of the notes tab.")
     live: LiveBar | None = said("Null once the rollout is closed.")
+    hidden: str = said("What of the rollout these pages hide, in words; empty for nothing.")
 
 
 @dataclass(frozen=True, slots=True)

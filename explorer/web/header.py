@@ -168,7 +168,12 @@ def rollout_header(
         ),
         notes_href=rollout_href(rollout.rollout_id, "notes"),
         live=None if state.closed else _live(judged),
+        hidden=_hidden(judged),
     )
+
+
+def _hidden(judged: Judged) -> str:
+    return "" if judged.cover is None else "; ".join(judged.cover.told)
 
 
 def _live(judged: Judged) -> LiveBar:

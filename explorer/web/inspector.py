@@ -13,6 +13,7 @@ from explorer.records import Call, CallId, MaskReason, Override
 from explorer.store.remarks import Annotation
 from explorer.trace.branch import Segment
 from explorer.trace.decode import Piece, pieces, visible
+from explorer.trace.secret_hiding import HIDDEN_ID
 from explorer.web import words
 from explorer.web.alternatives import alternatives_of, entropy_of, rank_of
 from explorer.web.branch import REASONS
@@ -50,7 +51,7 @@ def token_facts(
         token_id=piece.token_id,
         text=edge_spaces(piece.display),
         hex_bytes=piece.raw.hex(" ") if piece.known else words.UNKNOWN,
-        bytes_note=bytes_note(shown.pieces, index),
+        bytes_note=_hidden_note(judged, shown, index) or bytes_note(shown.pieces, index),
         special=piece.special,
         sampled=sampled,
         trained=reason is MaskReason.SAMPLED,
@@ -169,6 +170,13 @@ def _alternative_text(shown: Shown, token_id: int | None, text: str) -> str:
     if not text and token_id is not None:
         return edge_spaces(pieces([token_id], shown.vocabulary)[0].display)
     return edge_spaces(visible(text))
+
+
+def _hidden_note(judged: Judged, shown: Shown, index: int) -> str:
+    """What a hidden token looks like; empty for one that is shown."""
+    if judged.cover is None or int(shown.view.ids[index]) != HIDDEN_ID:
+        return ""
+    return f"hidden: it {judged.cover.kind_at(shown.view.path, index)}"
 
 
 def edge_spaces(text: str) -> str:

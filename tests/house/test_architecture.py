@@ -48,6 +48,7 @@ TOP = {
     "commands",
     "policies",
     "rejudging",
+    "scanning",
     "retention",
     "runfile",
     "running",
