@@ -11,6 +11,7 @@ whole. What is given out was scanned again: nothing found reads from it in any v
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ _TOKEN_NAMES = (
 )  # fmt: skip
 _TOKEN_MARKS = tuple(f'"{name}"'.encode() for name in _TOKEN_NAMES)
 _FEWEST_IDS = 4
+_NUMBERS = re.compile(rb"\[[0-9][0-9, \n]{62,}\]")
 _PACKED = b"\x1f\x8b"
 
 
@@ -45,12 +47,16 @@ class BodyScan:
 
     def call(self, call_id: CallId, bodies: tuple[Body, ...]) -> None:
         """Scans what the bodies of a call have that the ones before had not."""
-        for body in bodies:
+        for each in bodies:
+            # A list of numbers is no text; what its ids spell is read from the record.
+            body = replace(each, data=_NUMBERS.sub(b"[]", each.data))
             place = Place(body.kind.value, call_id)
             self._scan.text(self._fresh(body), place)
             for pieces in _hidden_texts(body):
-                begun = set() if _fragments(body.data) else _begun(pieces)
-                for hit in scan(b"".join(pieces)):
+                hits = scan(b"".join(pieces))
+                apart = bool(hits) and not _fragments(body.data)
+                begun = _begun(pieces) if apart else set()
+                for hit in hits:
                     if hit.start not in begun:
                         self._scan.note(hit.kind, hit.value, place)
             if body.headers:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 Found = tuple[int, int]
 Matcher = Callable[[bytes, int], Found | None]
 
-_FEWEST_DISTINCT = 5
+_FEWEST_DISTINCT = 4
 _PEM_MOST = 16_000
 _PEM_LETTERS = 40
 
@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         OURS,
         (b"rxk_", b"rxa_", b"rxt_"),
-        _pattern(rb"rx[kat]_[A-Za-z0-9_-]{16,200}"),
+        _pattern(rb"rx[kat]_[A-Za-z0-9_-]{16,200}", varied=False),
     ),
     Rule(ANTHROPIC, (b"sk-ant-",), _pattern(rb"sk-ant-[A-Za-z0-9_-]{16,200}")),
     Rule(
