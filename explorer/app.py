@@ -5,6 +5,7 @@ Owns: the order in which rooms start and stop, and which paths go to the proxy.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,19 +14,24 @@ from fastapi import Depends, FastAPI
 from explorer import __version__
 from explorer.access.audit import AuditLog
 from explorer.access.database import AccessDatabase, access_path
-from explorer.access.guard import App, Guard, HostPolicy, Receive, Scope, Send
+from explorer.access.guard import App, Receive, Scope, Send
 from explorer.access.operator import Operator, make_token
 from explorer.access.policy import Level
+from explorer.access.proxies import Proxies
+from explorer.access.public_address import PublicAddress
 from explorer.access.signing_in import SignIn
-from explorer.capture.credentials import SCOPE_KEY, take_from_path
+from explorer.capture import refusing
+from explorer.capture.credentials import take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
 from explorer.capture.proxy import CaptureProxy, ProxyOptions
 from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
+from explorer.errors import StoreReadOnly
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
+from explorer.fronting import WIRE_KEY, guard, is_wire
 from explorer.indexing import Indexing
 from explorer.policies import policy_of
 from explorer.records import (
@@ -35,20 +41,28 @@ from explorer.records import (
 from explorer.rejudging import Rejudging
 from explorer.scanning import Scanning
 from explorer.settings import Settings
+from explorer.store.database import READ_ONLY
 from explorer.store.interface import Store
 from explorer.store.search_index import SearchIndex, index_path
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
-from explorer.web import account, api, exports, imports, live_routes, notes, search_pages, views
+from explorer.web import (
+    account,
+    api,
+    exports,
+    grant_routes,
+    imports,
+    live_routes,
+    notes,
+    search_pages,
+    views,
+)
 from explorer.web.access import Access
 from explorer.web.desk_access import ApiServices
 from explorer.web.gate import authorise
 from explorer.web.live import LiveRollouts
 from explorer.web.services import Services
 from explorer.web.setup import mount
-from explorer.wire.routes import find_route
-
-_WIRE_PREFIXES = ("/v1/", "/v1beta/")
 
 
 class Application:
@@ -105,7 +119,7 @@ class Application:
         self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
         self.secrets = SecretScans(store, self.vocabularies.get, now_us)
         self.scanning = Scanning(store, self.secrets, lambda: self.proxy.in_flight)
-        self.index = SearchIndex(index_path(settings.store))
+        self.index = SearchIndex(index_path(settings.store), read_only=settings.read_only)
         self.indexing = Indexing(
             store,
             self.judged,
@@ -124,9 +138,11 @@ class Application:
             Level(settings.default_visibility),
             self.sign_in.identity.caller,
         )
-        self._pages: App = cast("App", self._make_pages())
-        hosts = HostPolicy.of(settings.host, settings.allowed_hosts, settings.public_url)
-        self._app: App = Guard(self._dispatch, hosts, SCOPE_KEY)
+        self.proxies = Proxies.of(settings.trusted_proxies)
+        self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
+        pages = self._make_pages()
+        self._pages = cast("App", pages)
+        self._app: App = guard(settings, self.operator, self.desk, self._dispatch, pages)
 
     @property
     def certificate(self) -> Certificate | None:
@@ -150,7 +166,7 @@ class Application:
             certificate=lambda: self.certificate,
             vocabulary=self.vocabularies.get,
             started_us=now_us(),
-            alert=lambda: self.desk.watch.reason,
+            alert=lambda: self.desk.watch.reason or self.public.reason,
             index=self.index,
         )
         app.state.api = ApiServices(
@@ -164,6 +180,7 @@ class Application:
             in_flight=lambda: self.proxy.in_flight,
             live=self.live,
             access=self.access,
+            public=self.public,
         )
         app.include_router(api.router)
         app.include_router(exports.router)
@@ -173,6 +190,7 @@ class Application:
         app.include_router(account.programs)
         app.include_router(search_pages.programs)
         app.include_router(live_routes.router)
+        app.include_router(grant_routes.programs)
         app.include_router(api.probes)
         app.include_router(api.description)
         mount(app, services)
@@ -181,23 +199,27 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI: the key leaves the path before anything can log it."""
         if scope["type"] == "http":
-            scope = take_from_path(scope)
+            scope = take_from_path(self.proxies.seen_through(scope))
+            scope[WIRE_KEY] = is_wire(scope)
         await self._app(scope, receive, send)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wire = scope["type"] == "http" and (
-            (SCOPE_KEY in scope and scope[SCOPE_KEY] is not None)
-            or scope["path"].lower().startswith(_WIRE_PREFIXES)
-            # A base address that lacks its `/v1` is understood, too.
-            or (scope["method"] == "POST" and find_route("POST", scope["path"]) is not None)
-        )
-        if wire:
+        if scope.get(WIRE_KEY) and self.settings.read_only:
+            await refusing.refuse(scope, send, StoreReadOnly(READ_ONLY))
+        elif scope.get(WIRE_KEY):
             await self.proxy(scope, receive, send)
         else:
             await self._pages(scope, receive, send)
 
     async def start(self) -> None:
         """Engine up, certified; vocabulary kept; open rollouts known."""
+        self.public.start()
+        if self.settings.read_only:
+            # Nothing will be sampled, so the engine that was recorded is told of, and no
+            # side file is brought up to date.
+            self.certifier.latest = await asyncio.to_thread(self.store.latest_certificate)
+            await asyncio.to_thread(self.index.open)
+            return
         await self.engine.start()
         await self.certifier.start()
         await self.desk.start()
@@ -207,6 +229,7 @@ class Application:
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
+        await self.public.stop()
         await self.certifier.stop()
         await self.rejudging.stop()
         await self.scanning.stop()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -107,9 +108,11 @@ def row_hash(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check_chain(rows: Iterable[Mapping[str, Any]]) -> ChainReport:
-    """Whether rows, from the first one on, follow from each other."""
-    previous, count = ZEROS, 0
+def check_chain(
+    rows: Iterable[Mapping[str, Any]], after: ChainReport | None = None
+) -> ChainReport:
+    """Whether rows follow from each other: from the first one on, or after what was checked."""
+    previous, count = (ZEROS, 0) if after is None else (after.head, after.rows)
     for row in rows:
         why = ""
         if row["sequence"] != count:
@@ -135,6 +138,8 @@ class AuditLog:
     def __init__(self, database: AccessDatabase, clock: Callable[[], int] = now_us) -> None:
         self._database = database
         self.clock = clock
+        self._checking = threading.Lock()
+        self._checked: ChainReport | None = None
 
     def append(self, entry: Entry, rows: Rows | None = None) -> dict[str, Any]:
         """Adds one row; inside the transaction of `rows`, where one is given.
@@ -175,9 +180,17 @@ class AuditLog:
         top = 2**62 if before is None else before
         return self._database.read(lambda rows: rows.select(AUDIT, key, more, top, limit))
 
-    def every(self, step: int = 1000) -> Iterator[dict[str, Any]]:
-        """All rows in their order, read a stretch at a time."""
-        start = 0
+    def of_grant(self, grant_id: str, who: str | None, limit: int) -> list[dict[str, Any]]:
+        """The newest downloads under a grant, with the `file` that was sent."""
+        key: dict[str, Any] = {"event": Event.DOWNLOAD.value}
+        if who is not None:
+            key["who"] = who
+        more = "AND json_extract_string(detail, '$.grant') = ? ORDER BY sequence DESC LIMIT ?"
+        found = self._database.read(lambda rows: rows.select(AUDIT, key, more, grant_id, limit))
+        return [row | {"file": json.loads(row["detail"]).get("file", "")} for row in found]
+
+    def every(self, step: int = 1000, start: int = 0) -> Iterator[dict[str, Any]]:
+        """All rows from `start` on in their order, read a stretch at a time."""
         while True:
             found = self._database.read(partial(_stretch, start, step))
             yield from found
@@ -186,8 +199,18 @@ class AuditLog:
             start = found[-1]["sequence"] + 1
 
     def check(self) -> ChainReport:
-        """Whether the chain is whole."""
-        return check_chain(self.every())
+        """Whether the chain is whole.
+
+        Read from the first row the first time, later from where it was whole: while a
+        process has the file open nobody else can change it.
+        """
+        with self._checking:
+            done = self._checked
+            start = 0 if done is None else done.rows
+            report = check_chain(self.every(start=start), done)
+            if report.whole:
+                self._checked = report
+            return report
 
 
 def _stretch(start: int, step: int, rows: Rows) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from explorer.web import (
     contexts,
     contexts_account,
     contexts_compare,
+    contexts_grants,
     contexts_lists,
     contexts_messages,
     contexts_notes,
@@ -37,6 +38,7 @@ MODULES = (
     contexts_messages.__name__,
     contexts_lists.__name__,
     contexts_search.__name__,
+    contexts_grants.__name__,
     contexts_account.__name__,
 )
 

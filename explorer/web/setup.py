@@ -15,10 +15,13 @@ from starlette.exceptions import HTTPException
 
 from explorer.errors import ExplorerError, NotFound
 from explorer.web import (
+    access_pages,
     account,
+    audit_pages,
     compare_pages,
     drift,
     drift_pages,
+    grant_pages,
     list_pages,
     message_pages,
     notes,
@@ -54,6 +57,9 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(drift_pages.router)
     app.include_router(drift.router)
     app.include_router(notes.router)
+    app.include_router(grant_pages.router)
+    app.include_router(access_pages.router)
+    app.include_router(audit_pages.router)
     app.include_router(sql_pages.router)
     app.include_router(search_pages.router)
     app.include_router(list_pages.router)
