@@ -37,7 +37,9 @@ test: install-test ## system packages, checks, all tests
 	sh scripts/system-packages
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory harnesses-basic
-	$(BIN)/python -m pytest --ignore tests/harnesses
+	sh scripts/install-oidc-provider
+	ROLLOUT_EXPLORER_REQUIRE_OIDC=$$(command -v npm || true) \
+		$(BIN)/python -m pytest --ignore tests/harnesses
 	ROLLOUT_EXPLORER_REQUIRE_HARNESSES=$$(command -v npm || true) \
 		$(BIN)/python -m pytest -n 2 tests/harnesses
 
@@ -106,4 +108,4 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.custody
 
 clean: ## remove the environment and what tools left
-	rm -rf $(VENV) $(CONSUMERS) $(VLLM) .harnesses build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CONSUMERS) $(VLLM) .harnesses .oidc-provider build dist .mypy_cache .ruff_cache .pytest_cache
