@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging.config
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import uvicorn
 
 from explorer import __version__, runfile
+from explorer.access.secrets import log_uncaught
 from explorer.app import Application, logging_config
 from explorer.engine.factory import make_engine
 from explorer.errors import ConfigurationError
@@ -130,6 +132,9 @@ async def run(settings: Settings, ready: Ready) -> None:
         ConfigurationError, StoreLocked, StoreDamaged, UpstreamFailed: before anything is
             served.
     """
+    # Before anything can log: what comes while starting is masked, too.
+    logging.config.dictConfig(logging_config(settings.log_level))
+    log_uncaught()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         engine = make_engine(settings)
         store = DuckDBStore(
