@@ -99,18 +99,7 @@ class Application:
             self.desk,
             engine,
             store,
-            ProxyOptions(
-                max_body_bytes=settings.max_body_bytes,
-                max_in_flight=settings.max_in_flight,
-                engine_timeout_s=settings.engine_timeout_s,
-                hold_s=settings.status_hold_s,
-                keepalive_s=settings.keepalive_s,
-                top_logprobs=settings.top_logprobs,
-                body_timeout_s=settings.body_timeout_s,
-                one_system=settings.one_system,
-                unary_keepalive=settings.unary_keepalive,
-                harmless=frozenset(settings.harmless_fields),
-            ),
+            _proxy_options(settings),
             view=self.certifier,
             learner=self.vocabularies,
         )
@@ -263,6 +252,21 @@ class Application:
             certificate_id=certificate.certificate_id,
             app_version=__version__,
         )
+
+
+def _proxy_options(settings: Settings) -> ProxyOptions:
+    return ProxyOptions(
+        max_body_bytes=settings.max_body_bytes,
+        max_in_flight=settings.max_in_flight,
+        engine_timeout_s=settings.engine_timeout_s,
+        hold_s=settings.status_hold_s,
+        keepalive_s=settings.keepalive_s,
+        top_logprobs=settings.top_logprobs,
+        body_timeout_s=settings.body_timeout_s,
+        one_system=settings.one_system,
+        unary_keepalive=settings.unary_keepalive,
+        harmless=frozenset(settings.harmless_fields),
+    )
 
 
 def logging_config(level: str) -> dict[str, Any]:

@@ -26,6 +26,8 @@
         RemoteFailed       502  a provider or the Hub did not answer as it must
       BodyTooSlow          408  a request body that did not arrive in time
       CapacityReached      429  try again later
+        RateLimited        429  too many requests of one address or person
+      PublicAddressDead    503  nobody reaches this server by its public address
       StoreFailed          503  the record could not be made durable
         StoreLocked             the file is in use by another process
         StoreDamaged            the file cannot be opened as it is
@@ -247,6 +249,20 @@ class RemoteFailed(UpstreamFailed):
 class CapacityReached(ExplorerError):
     status = 429
     code = "capacity_reached"
+    retryable = True
+
+
+class RateLimited(CapacityReached):
+    """Too many requests of one address or person; `Retry-After` says when to go on."""
+
+    code = "rate_limited"
+
+
+class PublicAddressDead(ExplorerError):
+    """The public address does not lead to this server, so harnesses could not reach it."""
+
+    status = 503
+    code = "public_address_dead"
     retryable = True
 
 

@@ -1,6 +1,7 @@
-"""The outermost layer: hosts, origins, response headers. Pure policy plus middleware.
+"""The outermost layer: hosts, origins, sizes, rates. Pure policy plus middleware.
 
-Owns: which Host and Origin may talk to us, and the headers on every answer.
+Owns: which Host and Origin may talk to us, and the order in which a request is looked at
+before any route runs.
 Must not know: what is being guarded.
 
 A page on another site can make a person's browser send requests to this server; the
@@ -11,6 +12,7 @@ caught by the Host check.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,41 +20,24 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from explorer.errors import AccessDenied, ExplorerError, HostRefused
+from explorer.access.bodies import BodyLimits
+from explorer.access.headers import CSP as CSP
+from explorer.access.headers import HeaderPolicy
+from explorer.access.limits import Limiter, address_key
+from explorer.errors import AccessDenied, ExplorerError, HostRefused, RateLimited
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Refuse = Callable[[Scope, Receive, Send, ExplorerError], Awaitable[None]]
 
 LOOPBACK_NAMES = frozenset(("127.0.0.1", "localhost", "[::1]"))
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
-CSP: dict[str, str] = {
-    "default-src": "'none'",
-    "script-src": "'self'",
-    "style-src": "'self'",
-    "img-src": "'self'",
-    "font-src": "'self'",
-    "connect-src": "'self'",
-    "form-action": "'self'",
-    "base-uri": "'none'",
-    "frame-ancestors": "'none'",
-}
-
-_HEADERS: tuple[tuple[bytes, bytes], ...] = (
-    (
-        b"content-security-policy",
-        "; ".join(f"{name} {value}" for name, value in CSP.items()).encode(),
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
-)
+OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+STATIC = "/static/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +97,39 @@ def cross_site(method: str, headers: dict[bytes, bytes]) -> str | None:
     return f"Origin {text[:200]} is not this server"
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Who is limited, and by what.
+
+    Attributes:
+        limiter: tokens by address.
+        is_wire: whether a request is a harness's.
+        has_key: whether it carries a capture key that is known.
+        is_operator: whether it is the operator's.
+    """
+
+    limiter: Limiter
+    is_wire: Callable[[Scope], bool]
+    has_key: Callable[[Scope], bool]
+    is_operator: Callable[[Scope], bool]
+
+
+async def refuse_as_json(
+    scope: Scope, receive: Receive, send: Send, error: ExplorerError
+) -> None:
+    """One error in the API's shape; for whoever cannot be given more."""
+    del scope, receive
+    body = orjson.dumps(
+        {"error": {"code": error.code, "message": error.message, "details": error.details}}
+    )
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 class Guard:
     """ASGI middleware around everything.
 
@@ -119,12 +137,30 @@ class Guard:
         app: what is guarded.
         hosts: the host policy.
         secret_in: key of the scope that holds a secret which stood in the address.
+        headers: what goes on every answer.
+        bodies: how large a body may be; None where the routes see to it.
+        rates: how often an address may ask; None: any number of times.
+        refuse: words a refusal of a request that came to the right host.
     """
 
-    def __init__(self, app: App, hosts: HostPolicy, secret_in: str = "") -> None:
+    def __init__(
+        self,
+        app: App,
+        hosts: HostPolicy,
+        secret_in: str = "",
+        *,
+        headers: HeaderPolicy | None = None,
+        bodies: BodyLimits | None = None,
+        rates: Rates | None = None,
+        refuse: Refuse = refuse_as_json,
+    ) -> None:
         self._app = app
         self._secret_in = secret_in
         self._hosts = hosts
+        self._headers = headers or HeaderPolicy()
+        self._bodies = bodies
+        self._rates = rates
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses what comes from elsewhere; adds headers to what comes back."""
@@ -134,21 +170,79 @@ class Guard:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, value)
-        error = self._refusal(scope, headers)
-        if error is not None:
-            await _send_refusal(send, error)
-            return
+        added = self._headers.of(scope["path"], scope.get("scheme", "http"))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name for name, _ in message["headers"]}
                 message["headers"] = [
                     *message["headers"],
-                    *(pair for pair in _HEADERS if pair[0] not in present),
+                    *(pair for pair in added if pair[0] not in present),
                 ]
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        error = self._refusal(scope, headers)
+        if error is not None:
+            await refuse_as_json(scope, receive, send_with_headers, error)
+            return
+        try:
+            receive = self._limited(scope, headers, receive)
+        except ExplorerError as refused:
+            # What is on its way is not waited for.
+            ending = _closing(send_with_headers)
+            await self._refuse(scope, receive, ending, refused)
+            return
+        await self._at_a_rate(scope, receive, send_with_headers)
+
+    def _limited(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+        """Raises BodyTooLarge where the announced body is; counts one that comes."""
+        bodies, rates = self._bodies, self._rates
+        if bodies is None or (rates is not None and rates.is_wire(scope)):
+            return receive
+        bodies.check_length(scope["path"], headers)
+        return bodies.counted(scope["path"], receive)
+
+    async def _at_a_rate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rates, path = self._rates, scope["path"]
+        if rates is None or path in OPEN_PATHS or path.startswith(STATIC):
+            await self._app(scope, receive, send)
+            return
+        client = scope.get("client")
+        key = address_key(client[0] if client else None)
+        if rates.is_wire(scope):
+            if rates.has_key(scope):
+                await self._app(scope, receive, send)
+                return
+            if scope["method"] == "POST":
+                await self._try_key(rates, key, (scope, receive, send))
+                return
+        if rates.is_operator(scope):
+            await self._app(scope, receive, send)
+            return
+        wait_s = rates.limiter.take(key)
+        if wait_s is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._refuse(scope, receive, send, _too_often(wait_s))
+
+    async def _try_key(
+        self, rates: Rates, key: str, asked: tuple[Scope, Receive, Send]
+    ) -> None:
+        """A call whose key is not in memory: it may be of a rollout that was closed, which
+        only the answer tells; one for a key that nobody has counts."""
+        scope, receive, send = asked
+        wait_s: float | None = None
+
+        async def watched(message: Message) -> None:
+            nonlocal wait_s
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                wait_s = rates.limiter.take(key)
+            if wait_s is None:
+                await send(message)
+
+        await self._app(scope, receive, watched)
+        if wait_s is not None:
+            await self._refuse(scope, receive, send, _too_often(wait_s))
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> ExplorerError | None:
         host = headers.get(b"host", b"").decode("latin-1")
@@ -173,19 +267,19 @@ class Guard:
         return None
 
 
-async def _send_refusal(send: Send, error: ExplorerError) -> None:
-    body = orjson.dumps(
-        {"error": {"code": error.code, "message": error.message, "details": error.details}}
+def _too_often(wait_s: float) -> RateLimited:
+    seconds = max(1, math.ceil(wait_s))
+    return RateLimited(
+        f"too many requests from this address; try again in {seconds} s "
+        "(ROLLOUT_EXPLORER_RATE_PER_MINUTE is the limit)",
+        retry_after_s=seconds,
     )
-    await send(
-        {
-            "type": "http.response.start",
-            "status": error.status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                *_HEADERS,
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+
+
+def _closing(send: Send) -> Send:
+    async def ending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return ending

@@ -152,6 +152,11 @@ class Desk:
         self._shrink()
         return made, key
 
+    def knows(self, keys: list[str]) -> bool:
+        """Whether one of these keys is in memory; one of a rollout that was closed before
+        the server started may be known to the store alone."""
+        return any(hash_key(key) in self._known_keys for key in keys)
+
     async def find(self, keys: list[str]) -> LiveRollout:
         """The rollout of the first known key.
 

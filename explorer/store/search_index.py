@@ -31,6 +31,7 @@ from explorer.store.passages import (
     read_lengths,
     read_stretches,
 )
+from explorer.store.search_shown import open_shown
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +111,9 @@ def match_of(words: str) -> str:
 class SearchIndex:
     """One side file. Methods are safe from any thread; all block."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
+        self._read_only = read_only
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
@@ -138,6 +140,8 @@ class SearchIndex:
                 log.warning("%s (%s)", self.problem, self.path)
 
     def _opened(self) -> sqlite3.Connection:
+        if self._read_only:
+            return open_shown(self.path, VERSION)
         existed = self.path.exists()
         if existed:
             try:
@@ -153,6 +157,8 @@ class SearchIndex:
         return self._made()
 
     def _set_aside(self, why: str) -> None:
+        if self._read_only:
+            raise PermissionError("the search index is open for reading only")
         self.note = f"The search index was made anew: {why}."
         log.warning("%s", self.note)
         for suffix in ("", "-wal", "-shm", "-journal"):

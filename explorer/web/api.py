@@ -48,6 +48,7 @@ async def judged_or_404(api: ApiServices, rollout_id: str) -> Judged:
 async def create_rollout(request: Request, api: Api) -> JSONResponse:
     """A new rollout; the capture key is in this answer and nowhere else."""
     wanted = requests.read_new_rollout(await request.body())
+    await api.public.require()
     rollout, key = await api.desk.create(api.template(wanted))
     base = api.base_url(request)
     answer = {
@@ -241,9 +242,9 @@ async def describe(request: Request) -> JSONResponse:
 
 
 @probes.get("/healthz")
-async def healthz() -> JSONResponse:
-    """Alive."""
-    return JSONResponse({"status": "ok"})
+async def healthz(api: Api) -> JSONResponse:
+    """Alive; `instance` is this process's own number."""
+    return JSONResponse({"status": "ok", "instance": api.public.instance})
 
 
 @probes.get("/readyz")
@@ -256,7 +257,7 @@ async def readyz(api: Api) -> JSONResponse:
     ready = not health.spilling and not health.refused_for_space and reached and well
     body = {
         "ready": ready,
-        "store": "spilling" if health.spilling else "ok",
+        "store": "spilling" if health.spilling else ("read_only" if health.read_only else "ok"),
         "space": "refused" if health.refused_for_space else "ok",
         "engine": ("certified" if well else "set up wrongly") if reached else "unreachable",
     }

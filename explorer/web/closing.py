@@ -39,6 +39,7 @@ CLOSING_FIELDS: dict[str, type | tuple[type, ...]] = {
     PROBLEM_KEY: str,
 }
 _LIMIT = 256 * 1024
+MOST_CLOSING = MAX_BYTES + _LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ async def closing_body(request: Request) -> bytes:
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > MAX_BYTES + _LIMIT:
+        if size > MOST_CLOSING:
             raise BodyTooLarge(
                 f"closing takes at most {MAX_BYTES} bytes; leave out `trajectory`, or its "
                 "token ids"

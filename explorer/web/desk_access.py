@@ -13,6 +13,7 @@ from typing import cast
 from fastapi import Request
 
 from explorer.access.operator import Operator
+from explorer.access.public_address import PublicAddress
 from explorer.capture.desk import Desk
 from explorer.export.judged import JudgedSource
 from explorer.records import Certificate, Rollout
@@ -43,6 +44,7 @@ class ApiServices:
     in_flight: Callable[[], int]
     live: LiveRollouts
     access: Access
+    public: PublicAddress
 
     def base_url(self, request: Request) -> str:
         """The address that harnesses reach us by."""

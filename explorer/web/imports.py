@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from explorer.capture.ids import now_us
-from explorer.errors import BodyTooLarge, InvalidValue
+from explorer.errors import AccessDenied, BodyTooLarge, InvalidValue
 from explorer.export.importing import import_bytes
 from explorer.export.readers.values import name
 from explorer.web.api_requests import run_name
@@ -30,6 +30,8 @@ async def import_file(request: Request) -> JSONResponse:
     `run` names the run (default: imported), `file` the file. The same file again imports
     nothing; its rollouts are then in `known`. Nothing is written of a file with an error.
     """
+    if not api_services(request).settings.imports:
+        raise AccessDenied("imports are off on this server (ROLLOUT_EXPLORER_IMPORTS)")
     given = request.query_params
     for key in given:
         if key not in ("format", "run", "file"):

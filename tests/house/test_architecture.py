@@ -43,6 +43,7 @@ TOP = {
     "reach",
     "options",
     "exporting",
+    "fronting",
     "importing",
     "indexing",
     "commands",

@@ -489,7 +489,8 @@ def test_the_same_logprobs_as_the_engines_own_bytes(certified: Live) -> None:
 
 
 def test_health_and_metrics_answer(live: Live) -> None:
-    assert httpx.get(live.url + "/healthz").json() == {"status": "ok"}
+    alive = httpx.get(live.url + "/healthz").json()
+    assert alive == {"status": "ok", "instance": live.application.public.instance}
     assert httpx.get(live.url + "/readyz").json()["ready"] is True
     text = httpx.get(live.url + "/metrics").text
     assert "rollout_explorer_store_quarantined_rows 0" in text
