@@ -6,14 +6,15 @@ Owns: the order in which rooms start and stop, and which paths go to the proxy.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from fastapi import Depends, FastAPI
 
 from explorer import __version__
-from explorer.access.audit import AuditLog
-from explorer.access.database import AccessDatabase, access_path
+from explorer.access.audit import AuditLog, Entry, Event
+from explorer.access.database import AccessDatabase, Rows, access_path
 from explorer.access.guard import App, Receive, Scope, Send
 from explorer.access.operator import Operator, make_token
 from explorer.access.policy import Level
@@ -37,13 +38,17 @@ from explorer.policies import policy_of
 from explorer.records import (
     Certificate,
     Rollout,
+    RolloutId,
 )
 from explorer.rejudging import Rejudging
+from explorer.resetting import Resetting
+from explorer.retention import Expired, Retention
 from explorer.scanning import Scanning
 from explorer.settings import Settings
 from explorer.store.database import READ_ONLY
-from explorer.store.interface import Store
+from explorer.store.duckdb_store import DuckDBStore
 from explorer.store.search_index import SearchIndex, index_path
+from explorer.store.sizes import RolloutSize
 from explorer.trace.policy import Policy
 from explorer.vocabularies import Vocabularies
 from explorer.web import (
@@ -59,8 +64,10 @@ from explorer.web import (
 )
 from explorer.web.access import Access
 from explorer.web.desk_access import ApiServices
+from explorer.web.hiding import HiddenSecrets
 from explorer.web.gate import authorise
 from explorer.web.live import LiveRollouts
+from explorer.web.removing import Removal
 from explorer.web.services import Services
 from explorer.web.setup import mount
 
@@ -74,7 +81,7 @@ class Application:
         store: open.
     """
 
-    def __init__(self, settings: Settings, engine: Engine, store: Store) -> None:
+    def __init__(self, settings: Settings, engine: Engine, store: DuckDBStore) -> None:
         self.settings = settings
         self.engine = engine
         self.store = store
@@ -127,9 +134,16 @@ class Application:
             Level(settings.default_visibility),
             self.sign_in.identity.caller,
         )
+        self.removal = Removal(
+            self.desk, self.judged, self.secrets, self.index, audit, self._forget_copy
+        )
+        self.retention = Retention(
+            settings.retention, store.sizes, self._levels, self._expire, now_us
+        )
+        self.resetting = Resetting(settings.reset_every_hours, self._reset)
         self.proxies = Proxies.of(settings.trusted_proxies)
         self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
-        pages = self._make_pages()
+        self._fastapi = pages = self._make_pages()
         self._pages = cast("App", pages)
         self._app: App = guard(settings, self.operator, self.desk, self._dispatch, pages)
 
@@ -146,6 +160,7 @@ class Application:
             dependencies=[Depends(authorise)],
         )
         app.state.access = self.access
+        app.state.hiding = HiddenSecrets(self.secrets)
         app.state.gate = self.access.gate
         app.state.sign_in = self.sign_in
         services = Services(
@@ -157,6 +172,7 @@ class Application:
             started_us=now_us(),
             alert=lambda: self.desk.watch.reason or self.public.reason,
             index=self.index,
+            secrets=self.secrets,
         )
         app.state.api = ApiServices(
             store=self.store,
@@ -170,6 +186,7 @@ class Application:
             live=self.live,
             access=self.access,
             public=self.public,
+            remove=self.removal,
         )
         app.include_router(api.router)
         app.include_router(exports.router)
@@ -208,6 +225,7 @@ class Application:
             # side file is brought up to date.
             self.certifier.latest = await asyncio.to_thread(self.store.latest_certificate)
             await asyncio.to_thread(self.index.open)
+            self.resetting.start()
             return
         await self.engine.start()
         await self.certifier.start()
@@ -215,10 +233,14 @@ class Application:
         self.rejudging.start()
         self.indexing.start()
         self.scanning.start()
+        self.retention.start()
+        self.resetting.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
         await self.public.stop()
+        await self.retention.stop()
+        await self.resetting.stop()
         await self.certifier.stop()
         await self.rejudging.stop()
         await self.scanning.stop()
@@ -229,6 +251,48 @@ class Application:
         await self.store.close()
         await self.sign_in.outbound.aclose()
         self.access.database.close()
+
+    def _forget_copy(self) -> None:
+        console = getattr(self._fastapi.state, "console", None)
+        if console is not None:
+            console.close()
+
+    def _levels(self, rollouts: Sequence[RolloutSize]) -> dict[RolloutId, str]:
+        """What retention goes by; blocks."""
+        reach, found = self.access.reach, {}
+        for each in rollouts:
+            place = reach.place(each.rollout_id)
+            if place is not None:
+                found[each.rollout_id] = reach.holds(place).level.value
+        return found
+
+    async def _expire(self, expired: Expired) -> None:
+        told = {"size": expired.rollout.size, "run": expired.rollout.run}
+        entry = Entry.by_server(
+            Event.ROLLOUT_EXPIRED,
+            expired.rollout.rollout_id,
+            reason=expired.reason,
+            detail=told,
+        )
+        await self.removal(expired.rollout.rollout_id, entry)
+
+    async def _reset(self) -> None:
+        """Visitors' sessions, tokens and open requests are wiped; the log tells it."""
+
+        def wipe() -> None:
+            requests = self.access.grants.forget_pending()
+
+            def work(rows: Rows) -> None:
+                told = {
+                    "requests": requests,
+                    "sessions": self.sign_in.sessions.forget_all(rows),
+                    "tokens": self.sign_in.tokens.forget_all(rows),
+                }
+                self.access.audit.append(Entry.by_server(Event.DEMO_RESET, detail=told), rows)
+
+            self.access.database.write(work)
+
+        await asyncio.to_thread(wipe)
 
     async def _keep_certificate(self, certificate: Certificate) -> None:
         await self.store.add_certificate(certificate)

@@ -371,6 +371,7 @@ SECRET_FINDING = Table(
         _must("found_time", Kind.TIME, "When it was first found.", "UTC"),
         _must("kind", Kind.TEXT, "What it looks like: `openai_key`, `private_key`, ..."),
         _must("blocks", Kind.BOOL, "Whether a person must decide before it may leave."),
+        _must("listed", Kind.BOOL, "Whether it stands in what lists show or filter by."),
     ),
     ("rollout_id", "finding_id"),
 )

@@ -197,6 +197,13 @@ class SecretScans:
                 self._kept.popitem(last=False)
         return made
 
+    def forget(self, rollout_id: RolloutId) -> None:
+        """Holds nothing of a rollout any more: it was deleted."""
+        with self._lock:
+            self._kept.pop(rollout_id, None)
+            for key in [key for key in self._shown if key[0] == rollout_id]:
+                del self._shown[key]
+
     def _stamp(self, rollout_id: RolloutId) -> tuple[object, ...]:
         noted = self._store.annotations(rollout_id)
         return (
@@ -329,6 +336,24 @@ class SecretScans:
         hidden = self.hidden(rollout_id)
         return text if hidden is None else hidden.masker.text(text)
 
+    def unlisted(self) -> frozenset[RolloutId]:
+        """Rollouts that lists do not tell readers without leave of: their names, metadata
+        or labels hold a secret, and a filter, an order or a cursor would give it away."""
+        # What this process scanned counts also where the store takes no marks.
+        with self._lock:
+            recent = [
+                name
+                for name, kept in self._kept.items()
+                if any(found.blocks and found.listed for found in kept.scanned.findings)
+            ]
+        shown = [
+            name
+            for name in recent
+            if (review := self.review(name)) is not None
+            and any(item.hidden and item.finding.listed for item in review.items)
+        ]
+        return self._store.secrets_in_lists() | frozenset(shown)
+
     # -- what is written
 
     def stamps(self, stamp: RecordStamp) -> tuple[str, str]:
@@ -355,7 +380,10 @@ class SecretScans:
             for each in found:
                 if each.finding_id not in known:
                     await self._store.add_secret(
-                        SecretRow(rollout_id, each.finding_id, now, each.kind, each.blocks)
+                        SecretRow(
+                            *(rollout_id, each.finding_id, now, each.kind),
+                            *(each.blocks, each.listed),
+                        )
                     )
             await self._store.add_secret(
                 SecretMark(rollout_id, now, SCAN_VERSION, told, secrets, paths)

@@ -230,6 +230,9 @@ class Store(Protocol):
     def secrets_undecided(self) -> frozenset[RolloutId]:
         """Return the rollouts in which something waits for a person."""
 
+    def secrets_in_lists(self) -> frozenset[RolloutId]:
+        """Return the rollouts of which a list would tell a secret that nobody let go."""
+
     def annotations(self, rollout_id: RolloutId) -> tuple[Annotation, ...]:
         """Return what stands about a rollout, in the order it was written."""
 

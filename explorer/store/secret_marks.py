@@ -27,13 +27,15 @@ class SecretMark:
 
 @dataclass(frozen=True, slots=True)
 class SecretRow:
-    """That a rollout holds something; `blocks` when a person must decide about it."""
+    """That a rollout holds something; `blocks` when a person must decide about it,
+    `listed` when it stands in what lists show or filter by."""
 
     rollout_id: RolloutId
     finding_id: str
     time_us: int
     kind: str
     blocks: bool
+    listed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def encode_secret(record: SecretRecord) -> tuple[columns.Table, Row]:
         row = (r.rollout_id, r.time_us, r.version, r.stamp, r.n_secrets, r.n_paths)
         return columns.SECRET_SCAN, CHECK["secret_scan"](row)
     if isinstance(record, SecretRow):
-        row = (r.rollout_id, r.finding_id, r.time_us, r.kind, r.blocks)
+        row = (r.rollout_id, r.finding_id, r.time_us, r.kind, r.blocks, r.listed)
         return columns.SECRET_FINDING, CHECK["secret_finding"](row)
     row = (
         r.decision_id, r.rollout_id, r.finding_id, r.time_us, r.decision, r.who, r.reason,
@@ -79,10 +79,20 @@ class SecretReader:
 
     def secrets_undecided(self) -> frozenset[RolloutId]:
         """The rollouts in which something that was marked waits for a person."""
-        sql = (
-            "SELECT DISTINCT f.rollout_id FROM secret_finding f WHERE f.blocks "
-            "AND NOT EXISTS (SELECT 1 FROM secret_decision d "
+        return self._with_secrets(
+            "f.blocks AND NOT EXISTS (SELECT 1 FROM secret_decision d "
             "WHERE d.rollout_id = f.rollout_id AND d.finding_id = f.finding_id)"
         )
+
+    def secrets_in_lists(self) -> frozenset[RolloutId]:
+        """The rollouts of which a list would tell a secret that nobody let go."""
+        return self._with_secrets(
+            "f.blocks AND f.listed AND coalesce((SELECT arg_max(d.decision, d.decided_time) "
+            "FROM secret_decision d WHERE d.rollout_id = f.rollout_id "
+            "AND d.finding_id = f.finding_id), 'undecided') IN ('undecided', 'withhold')"
+        )
+
+    def _with_secrets(self, which: str) -> frozenset[RolloutId]:
+        sql = f"SELECT DISTINCT f.rollout_id FROM secret_finding f WHERE {which}"  # noqa: S608
         with self._database.reading() as cursor:
             return frozenset(RolloutId(row[0]) for row in cursor.execute(sql).fetchall())

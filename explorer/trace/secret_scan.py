@@ -36,6 +36,7 @@ MOST_PLACES = 20
 # An id whose bytes are not known; no rule matches it.
 _GAP = b"\xff"
 _SHOWN_FROM, _SHOWN = 20, 4
+_LISTED = ("metadata", "note")
 _ORDER = {rule.kind.name: order for order, rule in reversed(list(enumerate(RULES)))}
 
 Vocabulary = Mapping[int, tuple[bytes, bool]]
@@ -63,6 +64,7 @@ class SecretFinding:
         preview: at most its first four characters, empty for a short one.
         length: its characters.
         places: the first ones; `n_places` counts all.
+        listed: it stands in what lists of rollouts show, filter or sort by.
     """
 
     finding_id: str
@@ -71,6 +73,7 @@ class SecretFinding:
     length: int
     places: tuple[Place, ...]
     n_places: int
+    listed: bool = False
 
     @property
     def title(self) -> str:
@@ -123,6 +126,7 @@ class _Noted:
     value: bytes = field(repr=False)
     places: list[Place] = field(default_factory=list)
     n_places: int = 0
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +185,7 @@ class RolloutScan:
         elif _ORDER[kind.name] < _ORDER[noted.kind.name]:
             noted.kind = kind
         noted.n_places += 1
+        noted.listed = noted.listed or place.source in _LISTED
         if len(noted.places) < MOST_PLACES and place not in noted.places:
             noted.places.append(place)
 
@@ -276,7 +281,13 @@ def _findings(
         places = tuple(each.places)
         made.append(
             SecretFinding(
-                name, each.kind.name, _preview(value), len(value), places, each.n_places
+                finding_id=name,
+                kind=each.kind.name,
+                preview=_preview(value),
+                length=len(value),
+                places=places,
+                n_places=each.n_places,
+                listed=each.listed,
             )
         )
     rest = [each for each in noted[MOST_FINDINGS:] if each.kind.blocks]
@@ -284,7 +295,8 @@ def _findings(
         places = tuple(place for each in rest[:MOST_PLACES] for place in each.places[:1])
         total = sum(each.n_places for each in rest)
         name = finding_id(rollout, b"\n".join(sorted(each.value for each in rest)))
-        made.append(SecretFinding(name, MANY.name, "", 0, places, total))
+        listed = any(each.listed for each in rest)
+        made.append(SecretFinding(name, MANY.name, "", 0, places, total, listed))
         ids |= {each.value: name for each in rest}
     return tuple(made), ids
 

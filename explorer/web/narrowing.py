@@ -10,6 +10,7 @@ that or not; and whoever adds a method to the store must say here what it may te
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -71,6 +72,11 @@ class Hiding:
         """Words of people about a rollout, and names in lists."""
         return text
 
+    def unlisted(self) -> Ids:
+        """Rollouts that no list tells of: what it shows, sorts or filters by would give a
+        secret away."""
+        return frozenset()
+
 
 class NarrowJudged:
     """Verdicts of the rollouts that may be seen."""
@@ -87,7 +93,8 @@ class NarrowJudged:
         judged = await self._judged.get(rollout_id)
         if judged is None:
             return None
-        return self._hiding.judged(judged)
+        # It may have to look for secrets first.
+        return await asyncio.to_thread(self._hiding.judged, judged)
 
 
 class NarrowStore:
@@ -114,6 +121,7 @@ class NarrowStore:
         self._view_level = view_level
         self._levels = levels
         self._hiding = hiding
+        self._listed: Ids | None = None
 
     # -- one rollout
 
@@ -184,7 +192,8 @@ class NarrowStore:
 
     def rollout_runs(self) -> dict[RolloutId, str]:
         runs = self._store.rollout_runs()
-        return {rollout_id: run for rollout_id, run in runs.items() if self._sees(rollout_id)}
+        listed = self._ids(None)
+        return {rollout_id: run for rollout_id, run in runs.items() if rollout_id in listed}
 
     def list_rollouts(self, query: RolloutQuery) -> RolloutPage:
         page = self._store.list_rollouts(self._within(query))
@@ -273,6 +282,9 @@ class NarrowStore:
     def secrets_undecided(self) -> Any:
         _whole_only()
 
+    def secrets_in_lists(self) -> Any:
+        _whole_only()
+
     async def add_secret(self, record: Any) -> None:
         _whole_only()
 
@@ -330,13 +342,22 @@ class NarrowStore:
         return rollout_id in self._visible
 
     def _ids(self, within: Within) -> Ids:
-        return self._visible if within is None else self._visible & within
+        if self._listed is None:
+            self._listed = self._visible - self._hiding.unlisted()
+        return self._listed if within is None else self._listed & within
 
     def _within(self, query: RolloutQuery) -> RolloutQuery:
         return replace(query, within=self._ids(query.within))
 
     def _row(self, row: RolloutSummary) -> RolloutSummary:
-        return replace(row, task=self._words(row.task), harness=self._words(row.harness))
+        return replace(
+            row,
+            run=self._hiding.text(row.run),
+            task=self._words(row.task),
+            group=self._words(row.group),
+            harness=self._words(row.harness),
+            model=self._hiding.text(row.model),
+        )
 
     def _covered(self, annotation: Annotation) -> Annotation:
         return replace(

@@ -15,11 +15,13 @@ from fastapi import Request
 from explorer.access.policy import Level
 from explorer.access.visibility import Target
 from explorer.records import RolloutId
+from explorer.trace.secret_hiding import HiddenVocabulary
 from explorer.web.gate import pass_of
 from explorer.web.narrowing import Hiding, NarrowJudged, NarrowStore
 
 if TYPE_CHECKING:
     from explorer.export.judged import JudgedSource
+    from explorer.export.secrets import SecretScans
     from explorer.records import Certificate, TokenizerId
     from explorer.settings import Settings
     from explorer.store.interface import Store
@@ -36,7 +38,7 @@ class Services:
     `certificate` answers the newest one of the engine in use, `vocabulary` the bytes
     and special flag of each id of a tokenizer (empty when it was never stored), `alert`
     what everybody must know at once, or nothing. `index` is the search's side file, None
-    where there is none.
+    where there is none, `secrets` what looks like one in each rollout.
     """
 
     store: Store
@@ -47,6 +49,7 @@ class Services:
     started_us: int
     alert: Callable[[], str] = str
     index: SearchIndex | None = None
+    secrets: SecretScans | None = None
 
 
 def services_of(request: Request) -> Services:
@@ -60,7 +63,12 @@ def services_of(request: Request) -> Services:
     seen = seen_by(request, whole.store, whole.judged)
     if seen is None:
         return whole
-    return replace(whole, store=seen.store, judged=seen.judged)
+    return replace(
+        whole,
+        store=seen.store,
+        judged=seen.judged,
+        vocabulary=lambda name: HiddenVocabulary(whole.vocabulary(name)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ STATEMENTS: tuple[str, ...] = (
     "  found_time TIMESTAMPTZ NOT NULL,\n"
     "  kind VARCHAR NOT NULL,\n"
     "  blocks BOOLEAN NOT NULL,\n"
+    "  listed BOOLEAN NOT NULL,\n"
     "  PRIMARY KEY (rollout_id, finding_id)\n"
     ")",
     "CREATE TABLE IF NOT EXISTS secret_decision (\n"
