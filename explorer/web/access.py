@@ -6,6 +6,9 @@ Owns: the bundle, and how it is made for an application. Must not know: routes, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
 
 from explorer.access.audit import AuditLog
 from explorer.access.database import AccessDatabase
@@ -17,6 +20,11 @@ from explorer.access.visibility import Visibility
 from explorer.store.interface import Store
 from explorer.web.gate import Gate, Identify, Pass, PassedGates, no_gates
 from explorer.web.reach import Reach
+
+
+def access_of(request: Request) -> Access:
+    """The bundle of the application that serves this request."""
+    return cast("Access", request.app.state.access)
 
 
 @dataclass(frozen=True, slots=True)

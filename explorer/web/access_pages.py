@@ -19,6 +19,7 @@ from explorer.access.tables import PERSON
 from explorer.access.visibility import LevelRow, Target
 from explorer.errors import InvalidValue
 from explorer.web import words
+from explorer.web.access import access_of
 from explorer.web.annotating import read_form
 from explorer.web.contexts import Choice, Crumb
 from explorer.web.contexts_grants import (
@@ -29,7 +30,6 @@ from explorer.web.contexts_grants import (
     RolloutAccessPage,
     RuleLine,
 )
-from explorer.web.desk_access import api_services
 from explorer.web.frames import frame, rollout_href, run_href
 from explorer.web.gate import pass_of, require_change
 from explorer.web.grant_routes import change_level, set_role
@@ -54,7 +54,7 @@ MOST_PEOPLE = 500
 async def rollout_access(request: Request, rollout_id: str) -> Response:
     """Who may do what with a rollout, and which rule says so."""
     judged = await judged_or_404(request, rollout_id)
-    access, caller = api_services(request).access, caller_of(request.scope)
+    access, caller = access_of(request), caller_of(request.scope)
     store = services_of(request).store
     held = pass_of(request)
     assert held is not None
@@ -116,17 +116,17 @@ async def set_rollout_level(request: Request, rollout_id: str) -> Response:
 
 
 async def _set_level(request: Request, given: dict[str, Any]) -> None:
-    services, caller = api_services(request), caller_of(request.scope)
+    services, caller = services_of(request), caller_of(request.scope)
     body = dict(given)
     # An empty choice takes the level away.
     body.setdefault("level", None)
-    await asyncio.to_thread(change_level, services.access, services.store, caller, body)
+    await asyncio.to_thread(change_level, access_of(request), services.store, caller, body)
 
 
 @page_and_twin(router, "/access")
 async def access_page(request: Request) -> Response:
     """Levels, roles and rules of the server."""
-    access = api_services(request).access
+    access = access_of(request)
     outline = frame(
         request, title="Who may do what", section="access", crumbs=(Crumb("Access", None),)
     )

@@ -18,9 +18,9 @@ from fastapi.responses import Response, StreamingResponse
 from explorer.access.audit import AuditLog, Event
 from explorer.access.tables import AUDIT
 from explorer.web import words
+from explorer.web.access import access_of
 from explorer.web.contexts import Choice, Crumb
 from explorer.web.contexts_grants import AuditPage, AuditRow
-from explorer.web.desk_access import api_services
 from explorer.web.frames import frame, rollout_href, with_query
 from explorer.web.grant_routes import audit_filter
 from explorer.web.list_files import safe_cell
@@ -46,7 +46,7 @@ _BAD = frozenset(
 @page_and_twin(router, "/audit")
 async def audit(request: Request) -> Response:
     """Who did what, the newest first, and whether the chain is whole."""
-    log = api_services(request).access.audit
+    log = access_of(request).audit
     key = audit_filter(request)
     cursor = request.query_params.get("cursor", "")
     before = int(cursor) if cursor.isdecimal() and len(cursor) < 16 else None
@@ -110,7 +110,7 @@ def _href(about: str) -> str | None:
 @router.get("/audit.csv")
 async def audit_csv(request: Request) -> Response:
     """The log as CSV, the oldest row first, with what the chain is checked by."""
-    log = api_services(request).access.audit
+    log = access_of(request).audit
     lines = csv_lines(log, audit_filter(request))
     headers = {
         "content-disposition": 'attachment; filename="audit.csv"',

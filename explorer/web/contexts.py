@@ -40,6 +40,16 @@ class Crumb:
 
 
 @dataclass(frozen=True, slots=True)
+class Taking:
+    """Whether the reader may take one kind of document of a rollout."""
+
+    kind: str = said("training_trace, capture_audit or raw.")
+    allowed: bool = said("Whether they may, now.")
+    words: str = said("Why, in words.")
+    ask_href: str = said("Where to sign in or to ask for a grant.")
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What surrounds every page."""
 
@@ -54,6 +64,10 @@ class Frame:
     signed_in: bool = said("Whether there is a session to sign out of.")
     sign_in_href: str = said("Address to sign in at, empty where there is nothing to offer.")
     direct_href: str = said("This page outside of the frame it is shown in, else empty.")
+    edits: bool = said("Whether the reader may label, note and decide.")
+    operates: bool = said("Whether the reader may do what an operator may.")
+    grants: bool = said("Whether the reader may ask for grants or decide about them.")
+    taking: tuple[Taking, ...] = said("What the reader may take of this rollout, if not all.")
     commands: tuple[Command, ...] = markup("How a program asks for this page, as commands.")
 
 

@@ -42,6 +42,7 @@ class Tab:
 class Download:
     """One file that can be downloaded."""
 
+    kind: str = said("training_trace or capture_audit: what a grant for it names.")
     label: str = said("Name of the file kind.")
     href: str = said("Address of the file.")
     enabled: bool = said("Whether it can be had now.")

@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 
 from explorer import __version__
-from explorer.web.calling import shown
+from explorer.access.people import Role
+from explorer.web.calling import asking, shown
 from explorer.web.contexts import Command, Crumb, Frame
 from explorer.web.services import services_of
 
@@ -24,6 +25,8 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
     twin = f"{twin}?{query}" if query else twin
     base = services_of(request).settings.public_url or str(request.base_url)
     reader = shown(request, services_of(request).settings)
+    # An application without people, as in tests of pages alone, has one reader: its operator.
+    role = asking(request).role if hasattr(request.app.state, "access") else Role.OPERATOR
     return Frame(
         title=title,
         twin=twin,
@@ -31,11 +34,15 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         crumbs=crumbs,
         app_version=__version__,
         alert=services_of(request).alert(),
-        console=services_of(request).settings.sql_console_on,
+        console=services_of(request).settings.sql_console_on and role is Role.OPERATOR,
         who=reader.who,
         signed_in=reader.signed_in,
         sign_in_href=reader.sign_in_href,
         direct_href=reader.direct_href,
+        edits=role >= Role.CURATOR,
+        operates=role is Role.OPERATOR,
+        grants=role > Role.ANONYMOUS and hasattr(request.app.state, "access"),
+        taking=(),
         commands=twin_commands(base.rstrip("/") + twin),
     )
 

@@ -19,7 +19,7 @@ from explorer.access.policy import LEVEL_WORDS, Kind, Level
 from explorer.errors import InvalidValue
 from explorer.records import RolloutId
 from explorer.web import granting, words
-from explorer.web.access import Access
+from explorer.web.access import Access, access_of
 from explorer.web.annotating import read_fields
 from explorer.web.contexts import Choice, Crumb
 from explorer.web.contexts_grants import (
@@ -30,7 +30,6 @@ from explorer.web.contexts_grants import (
     StepRow,
     TakenRow,
 )
-from explorer.web.desk_access import api_services
 from explorer.web.frames import frame, rollout_href, run_href
 from explorer.web.gate import require_change
 from explorer.web.grant_routes import begin_grant, decide_grant, known_grant
@@ -38,6 +37,7 @@ from explorer.web.lists import view_link
 from explorer.web.pages import page_and_twin
 from explorer.web.pretty import safe_text
 from explorer.web.render import respond
+from explorer.web.services import services_of
 
 router = APIRouter(include_in_schema=False)
 CanChange = Depends(require_change)
@@ -90,7 +90,7 @@ async def grants(request: Request) -> Response:
 
 
 def _both(request: Request) -> tuple[Access, Caller]:
-    return api_services(request).access, caller_of(request.scope)
+    return access_of(request), caller_of(request.scope)
 
 
 def grant_row(grant: Grant, now_us: int) -> GrantRow:
@@ -227,7 +227,7 @@ async def one_grant(request: Request, grant_id: str) -> Response:
     """One grant, what happened to it, and the forms that decide."""
     access, caller = _both(request)
     grant = known_grant(access, caller, grant_id)
-    store = api_services(request).store
+    store = services_of(request).store
     outline = frame(
         request,
         title=f"Grant {grant.grant_id}",

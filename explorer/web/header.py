@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
+from urllib.parse import urlencode
 
 from fastapi import Request
 
+from explorer.access.policy import Kind
 from explorer.export.judged import Judged
 from explorer.records import Grade
 from explorer.store.interface import RolloutSummary, Store
 from explorer.store.remarks import Annotation
 from explorer.trace.verdict import Judgement
 from explorer.web import words
-from explorer.web.contexts import Crumb, Frame
+from explorer.web.access import Access
+from explorer.web.contexts import Crumb, Frame, Taking
 from explorer.web.contexts_rollout import (
     Download,
     Header,
@@ -27,7 +31,9 @@ from explorer.web.contexts_rollout import (
     Verdict,
 )
 from explorer.web.frames import frame, rollout_href, run_href
+from explorer.web.gate import pass_of
 from explorer.web.live import position_of
+from explorer.web.permissions import answers
 from explorer.web.pretty import safe_text
 from explorer.web.timing import budget_rows
 
@@ -41,6 +47,7 @@ TABS = (
     ("findings", "Findings"),
     ("notes", "Notes"),
     ("custody", "Custody"),
+    ("access", "Access"),
 )
 # Tabs that show one branch, so that a link between them keeps it.
 BRANCH_TABS = frozenset({"conversation", "tokens"})
@@ -57,9 +64,29 @@ def rollout_frame(request: Request, judged: Judged, tab: str, last: str | None =
         crumbs.append(Crumb(f"rollout {short}", rollout_href(rollout.rollout_id, "tokens")))
         crumbs.append(Crumb(last, None))
     label = dict(TABS)[tab]
-    return frame(
+    made = frame(
         request, title=f"{label} · rollout {short}", section="rollouts", crumbs=tuple(crumbs)
     )
+    return replace(made, taking=_taking(request, made))
+
+
+def _taking(request: Request, made: Frame) -> tuple[Taking, ...]:
+    """What a reader who may not take everything may take, and how to ask for the rest."""
+    held = pass_of(request)
+    if made.edits or held is None or held.place is None:
+        return ()
+    access = cast("Access", request.app.state.access)
+    _, found = answers(access, held.caller, held.place)
+    rows: list[Taking] = []
+    for answer in found:
+        kind = answer.question.rule.kind
+        if kind is None:
+            continue
+        ask = f"/grants/new?rollout={held.place.rollout_id}&kind={kind.value}"
+        if not held.caller.signed_in:
+            ask = f"/sign-in?{urlencode({'next': ask})}"
+        rows.append(Taking(kind.value, answer.decision.allowed, answer.decision.words, ask))
+    return tuple(rows)
 
 
 def members_of(store: Store, judged: Judged) -> tuple[RolloutSummary, ...]:
@@ -212,6 +239,7 @@ def _downloads(judgement: Judgement, *, noted: bool) -> tuple[Download, ...]:
     refused = " ".join(reason.message for reason in judgement.reasons)
     refused = f"Refused: {refused}" if refused else ""
     trace = Download(
+        kind=Kind.TRAINING_TRACE.value,
         label="Training trace",
         href=f"{base}/training-trace",
         enabled=judgement.trainable,
@@ -220,6 +248,7 @@ def _downloads(judgement: Judgement, *, noted: bool) -> tuple[Download, ...]:
     )
     audit = replace(
         trace,
+        kind=Kind.CAPTURE_AUDIT.value,
         label="Capture audit",
         href=f"{base}/capture-audit",
         enabled=True,

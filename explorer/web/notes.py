@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
@@ -33,6 +34,7 @@ from explorer.web.contexts import Choice
 from explorer.web.contexts_notes import NoteForm, NoteRow, NotesPage
 from explorer.web.desk_access import require_change
 from explorer.web.frames import list_href, rollout_href
+from explorer.web.gate import who_of
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.pages import page_and_twin
 from explorer.web.pretty import safe_text
@@ -61,7 +63,7 @@ async def list_annotations(rollout_id: str, services: api.Api) -> JSONResponse:
 async def annotate(rollout_id: str, request: Request, services: api.Api) -> JSONResponse:
     """Adds a label, a note or both to a rollout, a call or a span of its tokens."""
     judged = await api.judged_or_404(services, rollout_id)
-    wanted = read_annotation(await request.body(), judged.record, now_us())
+    wanted = signed(request, read_annotation(await request.body(), judged.record, now_us()))
     await services.store.add_annotation(wanted)
     return JSONResponse(shapes.plain(wanted), status_code=201)
 
@@ -71,9 +73,11 @@ async def annotate(rollout_id: str, request: Request, services: api.Api) -> JSON
     status_code=204,
     dependencies=[CanChange],
 )
-async def withdraw(rollout_id: str, annotation_id: str, services: api.Api) -> Response:
+async def withdraw(
+    rollout_id: str, annotation_id: str, request: Request, services: api.Api
+) -> Response:
     """Takes an annotation back; its row stays in the store."""
-    await _withdraw(services.store, rollout_id, annotation_id, "operator")
+    await _withdraw(services.store, rollout_id, annotation_id, who_of(request))
     return Response(status_code=204)
 
 
@@ -90,9 +94,14 @@ async def label(request: Request, services: api.Api) -> JSONResponse:
     body = dict(read_object(await request.body()))
     only(body, FIELDS | {"rollout_id"})
     judged = await api.judged_or_404(services, str(body.pop("rollout_id", "")))
-    wanted = annotation_of(body, judged.record, now_us())
+    wanted = signed(request, annotation_of(body, judged.record, now_us()))
     await services.store.add_annotation(wanted)
     return JSONResponse(shapes.plain(wanted), status_code=201)
+
+
+def signed(request: Request, annotation: Annotation) -> Annotation:
+    """With the name of who is signed in; the operator may name somebody."""
+    return replace(annotation, who=who_of(request, annotation.who))
 
 
 async def _withdraw(store: Store, rollout_id: str, annotation_id: str, who: str) -> None:
@@ -127,10 +136,11 @@ async def write(request: Request, rollout_id: str) -> Response:
     """Adds a label or a note from the page's form."""
     judged = await judged_or_404(request, rollout_id)
     try:
-        wanted = read_annotation_form(await request.body(), judged.record, now_us())
+        read = read_annotation_form(await request.body(), judged.record, now_us())
     except InvalidValue as error:
         back = "Your browser's Back leads to the form, as you filled it."
         raise InvalidValue(f"{error.message}. {back}", **error.details) from error
+    wanted = signed(request, read)
     await services_of(request).store.add_annotation(wanted)
     return RedirectResponse(rollout_href(rollout_id, "notes") + f"#{wanted.annotation_id}", 303)
 
@@ -150,7 +160,7 @@ async def label_several(request: Request) -> Response:
     judged = [await judged_or_404(request, rollout_id) for rollout_id in wanted]
     store = services_of(request).store
     for each in [annotation_of(body, item.record, now_us()) for item in judged]:
-        await store.add_annotation(each)
+        await store.add_annotation(signed(request, each))
     return RedirectResponse(list_href(label=f'"{body["label"]}"'), 303)
 
 
@@ -159,7 +169,8 @@ async def take_back(request: Request, rollout_id: str, annotation_id: str) -> Re
     """Takes one back from the page's button."""
     given = read_form(await request.body())
     store = services_of(request).store
-    await _withdraw(store, rollout_id, annotation_id, given.get("who", "operator")[:200])
+    who = who_of(request, given.get("who", "operator")[:200])
+    await _withdraw(store, rollout_id, annotation_id, who)
     return RedirectResponse(rollout_href(rollout_id, "notes"), 303)
 
 

@@ -6,6 +6,7 @@ Owns: addresses and which context answers each. Must not know: how contexts are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -30,11 +31,13 @@ from explorer.web.details import (
     provenance_page,
 )
 from explorer.web.frames import rollout_href
+from explorer.web.gate import who_of
 from explorer.web.group import group_page, siblings
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.overriding import read_override_form
 from explorer.web.pages import page_and_twin
 from explorer.web.render import respond
+from explorer.web.secret_part import secrets_part
 from explorer.web.services import services_of
 from explorer.web.timing import timing_page
 from explorer.web.turn_tree import TurnTree, View
@@ -212,7 +215,9 @@ async def findings(request: Request, rollout_id: str) -> Response:
         request,
         rollout_id,
         "findings",
-        lambda judged, f, h, _: findings_page(judged, f, h, query),
+        lambda judged, f, h, _: findings_page(
+            judged, f, h, query, secrets_part(request, judged)
+        ),
     )
 
 
@@ -225,7 +230,8 @@ async def decide(request: Request, rollout_id: str) -> Response:
     except InvalidValue as error:
         back = "Your browser's Back leads to the form, as you filled it."
         raise InvalidValue(f"{error.message}. {back}", **error.details) from error
-    await api_services(request).desk.override(judged.record.rollout.rollout_id, wanted)
+    signed = replace(wanted, who=who_of(request, wanted.who))
+    await api_services(request).desk.override(judged.record.rollout.rollout_id, signed)
     await services_of(request).judged.get(judged.record.rollout.rollout_id)
     return RedirectResponse(rollout_href(rollout_id, "findings") + "#decisions", 303)
 

@@ -21,6 +21,7 @@ from explorer.web import api_shapes as shapes
 from explorer.web.annotating import read_form
 from explorer.web.api import Api
 from explorer.web.desk_access import require_change
+from explorer.web.gate import who_of
 from explorer.web.list_query import checked, href, read_address
 from explorer.web.services import services_of
 
@@ -45,21 +46,25 @@ async def save_view(request: Request, services: Api) -> JSONResponse:
     """Saves `query` under `name`; a view of that name is replaced."""
     body = requests.read_object(await request.body())
     requests.only(body, {"name", "query", "who"})
-    view = await _save(services.store, body)
+    view = await _save(
+        services.store, body | {"who": who_of(request, requests.text(body, "who"))}
+    )
     return JSONResponse(shapes.plain(view), status_code=201)
 
 
 @programs.delete("/views/{name:path}", status_code=204, dependencies=[CanChange])
-async def drop_view(name: str, services: Api) -> Response:
+async def drop_view(name: str, request: Request, services: Api) -> Response:
     """Takes a saved view away."""
-    await _drop(services.store, name, "operator")
+    await _drop(services.store, name, who_of(request))
     return Response(status_code=204)
 
 
 @router.post("/views", dependencies=[CanChange])
 async def save_from_page(request: Request) -> Response:
     """Saves the list that a page shows, and shows it again."""
-    view = await _save(services_of(request).store, dict(read_form(await request.body())))
+    given: dict[str, Any] = dict(read_form(await request.body()))
+    who = who_of(request, requests.text(given, "who"))
+    view = await _save(services_of(request).store, given | {"who": who})
     return RedirectResponse(_list(view.query), 303)
 
 
@@ -67,7 +72,7 @@ async def save_from_page(request: Request) -> Response:
 async def drop_from_page(request: Request) -> Response:
     """Takes a view away by the page's button."""
     given = read_form(await request.body())
-    await _drop(services_of(request).store, given.get("name", ""), "operator")
+    await _drop(services_of(request).store, given.get("name", ""), who_of(request))
     return RedirectResponse(_list(given.get("query", "")), 303)
 
 

@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from explorer.access.audit import AuditLog
+from explorer.access.database import AccessDatabase, access_path
+from explorer.access.operator import Operator
+from explorer.access.policy import Level
+from explorer.access.signing_in import SignIn
 from explorer.export.judged import JudgedRollouts
 from explorer.settings import load
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 from explorer.store.interface import Store
 from explorer.trace.policy import DEFAULT_POLICY
+from explorer.web.access import Access
+from explorer.web.gate import authorise
 from explorer.web.services import Services
 from explorer.web.setup import mount
 from tests.web.seeds import CERTIFICATE, START_US
@@ -58,13 +65,21 @@ Tables = dict[str, dict[int, tuple[bytes, bool]]]
 def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
     """The pages and nothing else; `tables` are the vocabularies by tokenizer."""
     guards = [Middleware(StrictPolicy)] if csp else []
-    app = FastAPI(middleware=guards, openapi_url=None)
+    app = FastAPI(middleware=guards, openapi_url=None, dependencies=[Depends(authorise)])
+    # Everybody is the operator here: who may see what is tested elsewhere.
+    settings = load(allow_public_without_auth=True)
+    database = AccessDatabase(access_path(Path(store.health().path)))
+    audit = AuditLog(database)
+    sign_in = SignIn.of(settings, database, audit, Operator.of(settings, "made"))
+    app.state.access = Access.of(database, audit, store, Level.PRIVATE, sign_in.identity.caller)
+    app.state.gate = app.state.access.gate
+    app.state.sign_in = sign_in
     mount(
         app,
         Services(
             store=store,
             judged=JudgedRollouts(store, lambda: DEFAULT_POLICY, lambda: START_US),
-            settings=load(),
+            settings=settings,
             certificate=lambda: CERTIFICATE if store.list_runs() else None,
             vocabulary=lambda tokenizer: tables.get(tokenizer or "", {}),
             started_us=START_US,
@@ -121,6 +136,7 @@ def serving(folder: Path, *, csp: bool = True) -> Iterator[Served]:
         yield served
     finally:
         served.call(served.store.close)
+        served.app.state.access.database.close()
         served.server.should_exit = True
         served.thread.join(timeout=20)
         served.loop.close()
