@@ -15,6 +15,7 @@ from explorer.web.contexts import Choice, Frame, RolloutRow, page, said
 from explorer.web.contexts_compare import GroupPair
 from explorer.web.contexts_messages import Message
 from explorer.web.contexts_rollout import BranchChoice, BreakNote, Header, TreeRow
+from explorer.web.contexts_secrets import SecretsPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,9 @@ class FindingsPage:
     )
     decisions: tuple[DecisionRow, ...] = said("What people decided, the newest first.")
     form: DecisionForm = said("The form to decide more.")
+    secrets: SecretsPart | None = said(
+        "What looks like a secret; null on a server that does not look for any."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from explorer.web import words
 from explorer.web.calls import compact, versions_text
 from explorer.web.contexts import Frame, Measurement
 from explorer.web.contexts_rollout import Header
+from explorer.web.contexts_secrets import SecretsPart
 from explorer.web.contexts_tabs import (
     CustodyPage,
     CustodyRow,
@@ -201,7 +202,11 @@ def finding_row(judged: Judged, finding: Finding, labels: Mapping[CallId, str]) 
 
 
 def findings_page(
-    judged: Judged, frame: Frame, header: Header, query: Mapping[str, str]
+    judged: Judged,
+    frame: Frame,
+    header: Header,
+    query: Mapping[str, str],
+    secrets: SecretsPart | None,
 ) -> FindingsPage:
     """Findings worst first, sampled tokens by mask reason, and what people decided."""
     skip = (MaskReason.PROMPT, MaskReason.ENVIRONMENT)
@@ -220,6 +225,7 @@ def findings_page(
         trajectory=trajectory_facts(judged),
         decisions=decision_rows(judged),
         form=decision_form(judged, query),
+        secrets=secrets,
     )
 
 

@@ -99,7 +99,7 @@ ROUTE_RULES: dict[tuple[str, str], Rule] = {
     ),
     # Renders templates of the tokenizer: seconds of work, and the whole text.
     **_pages(CURATE, f"{_ROLLOUT}/drift"),
-    **_get(CURATE, f"{_API}/drift"),
+    **_get(CURATE, f"{_API}/drift", f"{_API}/secrets"),
     # Whole documents
     **_get(TRACE, f"{_API}/training-trace"),
     **_get(AUDIT, f"{_API}/capture-audit", f"{_API}/calls/{{call_id}}"),
@@ -109,6 +109,8 @@ ROUTE_RULES: dict[tuple[str, str], Rule] = {
         CURATE_CHANGE,
         f"{_API}/overrides",
         f"{_API}/annotations",
+        f"{_API}/secrets/{{finding_id}}",
+        f"{_ROLLOUT}/secrets",
         f"{_ROLLOUT}/overrides",
         f"{_ROLLOUT}/notes",
         f"{_ROLLOUT}/notes/{{annotation_id}}",
