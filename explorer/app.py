@@ -60,12 +60,13 @@ from explorer.web import (
     live_routes,
     notes,
     search_pages,
+    secret_pages,
     views,
 )
 from explorer.web.access import Access
 from explorer.web.desk_access import ApiServices
-from explorer.web.hiding import HiddenSecrets
 from explorer.web.gate import authorise
+from explorer.web.hiding import HiddenSecrets
 from explorer.web.live import LiveRollouts
 from explorer.web.removing import Removal
 from explorer.web.services import Services
@@ -192,6 +193,7 @@ class Application:
         app.include_router(exports.router)
         app.include_router(imports.router)
         app.include_router(notes.programs)
+        app.include_router(secret_pages.programs)
         app.include_router(views.programs)
         app.include_router(account.programs)
         app.include_router(search_pages.programs)

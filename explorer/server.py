@@ -25,8 +25,10 @@ from explorer.app import Application, logging_config
 from explorer.engine.factory import make_engine
 from explorer.errors import ConfigurationError
 from explorer.settings import Settings
+from explorer.store import maintenance
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLD = 20_000
@@ -137,16 +139,38 @@ async def run(settings: Settings, ready: Ready) -> None:
     log_uncaught()
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         engine = make_engine(settings)
-        store = DuckDBStore(
-            settings.store,
-            StoreOptions(min_free_bytes=settings.min_free_bytes, app_version=__version__),
-        )
+        store = await asyncio.to_thread(open_store, settings)
         application = Application(settings, engine, store)
         try:
             await application.start()
             await _serve(application, sock, ready)
         finally:
             await application.stop()
+
+
+def open_store(settings: Settings) -> DuckDBStore:
+    """The store as the settings want it; blocking."""
+    options = StoreOptions(
+        min_free_bytes=settings.min_free_bytes,
+        app_version=__version__,
+        read_only=settings.read_only,
+    )
+    store = DuckDBStore(settings.store, options)
+    if settings.compact_at_start and not settings.read_only and store.n_deleted():
+        store.close_now()
+        report = maintenance.compact(settings.store, app_version=__version__)
+        log.info("%d deleted rollouts are gone from the file", report.dropped_rollouts)
+        store = DuckDBStore(settings.store, options)
+    return store
+
+
+def _write_runfile(settings: Settings, run: runfile.RunFile) -> None:
+    try:
+        runfile.write(settings.store, run)
+    except OSError:
+        # Where nothing is written, the folder need not be writable.
+        if not settings.read_only:
+            raise
 
 
 async def _serve(application: Application, sock: socket.socket, ready: Ready) -> None:
@@ -179,7 +203,7 @@ async def _serve(application: Application, sock: socket.socket, ready: Ready) ->
         url = address(settings, sock)
         token = application.operator.token
         local = local_address(settings, sock)
-        runfile.write(settings.store, runfile.RunFile(local, token, os.getpid()))
+        _write_runfile(settings, runfile.RunFile(local, token, os.getpid()))
         server.should_exit = not await ready(application, url) or server.should_exit
     except BaseException:
         server.should_exit = True

@@ -107,6 +107,11 @@ class JudgedRollouts:
             task.add_done_callback(partial(self._ended, rollout_id))
         return await asyncio.shield(task)
 
+    def forget(self, rollout_id: RolloutId) -> None:
+        """Holds nothing of a rollout any more: it was deleted."""
+        for known in (self._kept, self._evidence, self._written):
+            known.pop(rollout_id, None)
+
     def _ended(self, rollout_id: RolloutId, task: asyncio.Task[Judged | None]) -> None:
         if self._running.get(rollout_id) is task:
             del self._running[rollout_id]

@@ -39,6 +39,7 @@ from explorer.store.reads import Reader
 from explorer.store.remarks import Annotation, SavedView
 from explorer.store.secret_marks import SecretRecord
 from explorer.store.secret_rows import SecretReader
+from explorer.store.sizes import SizeReader
 from explorer.store.snapshot import SnapshotTaker
 from explorer.store.space import SpaceGuard
 from explorer.store.spill import SpillJournal, spill_path
@@ -69,7 +70,7 @@ class StoreOptions:
     read_only: bool = False
 
 
-class DuckDBStore(Reader, Lister, AnnotationReader, SecretReader, SnapshotTaker):
+class DuckDBStore(SizeReader, Reader, Lister, AnnotationReader, SecretReader, SnapshotTaker):
     """A `Store` that owns one DuckDB file from construction until `close`."""
 
     def __init__(self, path: Path, options: StoreOptions | None = None) -> None:

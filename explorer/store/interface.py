@@ -147,7 +147,8 @@ class MigrateReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a compaction kept and dropped; sizes in bytes."""
+    """What a compaction kept and dropped; sizes in bytes. ``copies`` are files from before
+    migrations, which may hold what was dropped; they are left to whoever wants them."""
 
     path: Path
     kept_rollouts: int
@@ -156,6 +157,7 @@ class CompactReport:
     dropped_rows: dict[str, int]
     size_before: int
     size_after: int
+    copies: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

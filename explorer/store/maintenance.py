@@ -86,6 +86,7 @@ def compact(path: Path, target: Path | None = None, *, app_version: str = "") ->
         dropped_rows=counts.dropped,
         size_before=size_before,
         size_after=final.stat().st_size,
+        copies=tuple(sorted(path.parent.glob(f"{path.name}.before-v*"))),
     )
 
 

@@ -7,11 +7,14 @@ Must not know: SQL, engines' bytes, page templates.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from explorer.access.audit import Entry, Event
+from explorer.access.calling import caller_of
 from explorer.capture.ids import is_id, now_us
 from explorer.errors import NotFound
 from explorer.export.judged import Judged
@@ -20,6 +23,7 @@ from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
 from explorer.web.closing import closing_body, read_close
 from explorer.web.desk_access import ApiServices, api_services, require_change
+from explorer.web.gate import who_of
 from explorer.web.handing import Handed, handed_bytes, parcel_of
 from explorer.web.list_query import read_query
 from explorer.web.overriding import read_override
@@ -207,16 +211,18 @@ async def override_rollout(rollout_id: str, request: Request, api: Api) -> JSONR
     """
     judged = await judged_or_404(api, rollout_id)
     wanted = read_override(await request.body(), judged.record, now_us())
-    event = await api.desk.override(requests.checked_id(rollout_id), wanted)
+    signed = replace(wanted, who=who_of(request, wanted.who))
+    event = await api.desk.override(requests.checked_id(rollout_id), signed)
     after = await judged_or_404(api, rollout_id)
     answer = {"sequence": event.sequence, "verdict": shapes.verdict_json(after)}
     return JSONResponse(answer, status_code=201)
 
 
 @router.delete("/rollouts/{rollout_id}", status_code=204, dependencies=[CanChange])
-async def delete_rollout(rollout_id: str, api: Api) -> Response:
-    """Tombstones the rollout at once; `compact` removes its bytes."""
-    await api.desk.delete(requests.checked_id(rollout_id))
+async def delete_rollout(rollout_id: str, request: Request, api: Api) -> Response:
+    """Deletes the rollout everywhere at once, but for its bytes: `compact` removes those."""
+    known = requests.checked_id(rollout_id)
+    await api.remove(known, Entry.by(caller_of(request.scope), Event.ROLLOUT_DELETED, known))
     return Response(status_code=204)
 
 

@@ -45,6 +45,12 @@ _kept: OrderedDict[tuple[str, str, str], Shown] = OrderedDict()
 _lock = Lock()
 
 
+def forget_kept() -> None:
+    """Keeps nothing: a rollout was deleted."""
+    with _lock:
+        _kept.clear()
+
+
 def leaf_of(tree: TurnTree, wanted: str) -> CallId | None:
     """The branch an address means: any call of it will do, none means the default.
 

@@ -22,6 +22,7 @@ from explorer.store.interface import Store
 from explorer.web.access import Access
 from explorer.web.gate import require_change as require_change
 from explorer.web.live import LiveRollouts
+from explorer.web.removing import Removal
 from explorer.web.services import seen_by
 
 
@@ -45,6 +46,7 @@ class ApiServices:
     live: LiveRollouts
     access: Access
     public: PublicAddress
+    remove: Removal
 
     def base_url(self, request: Request) -> str:
         """The address that harnesses reach us by."""

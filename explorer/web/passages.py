@@ -369,6 +369,12 @@ _kept: OrderedDict[tuple[str, str, int], tuple[Passage, ...]] = OrderedDict()
 _lock = Lock()
 
 
+def forget_kept() -> None:
+    """Keeps nothing: a rollout was deleted."""
+    with _lock:
+        _kept.clear()
+
+
 def passages_of(store: Store, judged: Judged, vocabulary: Vocabulary) -> tuple[Passage, ...]:
     """Every passage of a rollout; those of the last few rollouts are kept."""
     key = (

@@ -83,6 +83,11 @@ def _compressed_large(body: bytes) -> bytes:
     return gzip.compress(body, compresslevel=6, mtime=0)
 
 
+def forget_kept() -> None:
+    """Keeps no page: a rollout was deleted."""
+    _compressed_large.cache_clear()
+
+
 def compressed(body: bytes) -> bytes:
     """gzip of a reply; of a large page, that of the same bytes the last time.
 

@@ -56,6 +56,7 @@ TOP = {
     "doctor",
     "certifier",
     "vocabularies",
+    "resetting",
 }
 # Rooms that may not even import everything before them.
 FORBIDDEN = {
