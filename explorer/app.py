@@ -135,18 +135,27 @@ class Application:
             Level(settings.default_visibility),
             self.sign_in.identity.caller,
         )
-        self.removal = Removal(
-            self.desk, self.judged, self.secrets, self.index, audit, self._forget_copy
-        )
-        self.retention = Retention(
-            settings.retention, store.sizes, self._levels, self._expire, now_us
-        )
-        self.resetting = Resetting(settings.reset_every_hours, self._reset)
+        self._tend(settings, store)
         self.proxies = Proxies.of(settings.trusted_proxies)
         self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
         self._fastapi = pages = self._make_pages()
         self._pages = cast("App", pages)
         self._app: App = guard(settings, self.operator, self.desk, self._dispatch, pages)
+
+    def _tend(self, settings: Settings, store: DuckDBStore) -> None:
+        """What takes rollouts and visitors' leavings away."""
+        self.removal = Removal(
+            self.desk,
+            self.judged,
+            self.secrets,
+            self.index,
+            self.access.audit,
+            self._forget_copy,
+        )
+        self.retention = Retention(
+            settings.retention, store.sizes, self._levels, self._expire, now_us
+        )
+        self.resetting = Resetting(settings.reset_every_hours, self._reset)
 
     @property
     def certificate(self) -> Certificate | None:

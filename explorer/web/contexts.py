@@ -59,6 +59,7 @@ class Frame:
     crumbs: tuple[Crumb, ...] = said("Breadcrumb line, the outermost first.")
     app_version: str = said("Version of the application that made the page.")
     alert: str = said("What everybody must know at once, empty when all is well.")
+    banner: str = said("A sentence about this server that stands on every page, or nothing.")
     console: bool = said("Whether the SQL console is on, so that a link to it leads somewhere.")
     who: str = said("Who the reader is to this server, empty where that need not be said.")
     signed_in: bool = said("Whether there is a session to sign out of.")

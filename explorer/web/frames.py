@@ -34,6 +34,7 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         crumbs=crumbs,
         app_version=__version__,
         alert=services_of(request).alert(),
+        banner=services_of(request).settings.banner_text,
         console=services_of(request).settings.sql_console_on and role is Role.OPERATOR,
         who=reader.who,
         signed_in=reader.signed_in,
