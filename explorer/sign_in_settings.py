@@ -41,15 +41,15 @@ class ProviderSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(description="Short name; part of addresses and of every subject.")
-    title: str = Field("", description="What people call it; default: its name.")
+    title: str = Field(default="", description="What people call it; default: its name.")
     issuer: str = Field(description="Its address, as its discovery document names it.")
     client_id: str = Field(min_length=1, description="Id of this server there.")
-    client_secret: SecretStr | None = Field(None, description="None: a public client.")
-    scopes: tuple[str, ...] = Field((), description="Default: openid and profile.")
-    publish_scopes: tuple[str, ...] = Field((), description="Asked for to publish.")
-    memberships: str = Field("orgs", description="Claim that lists organisations.")
+    client_secret: SecretStr | None = Field(default=None, description="None: a public client.")
+    scopes: tuple[str, ...] = Field(default=(), description="Default: openid and profile.")
+    publish_scopes: tuple[str, ...] = Field(default=(), description="Asked for to publish.")
+    memberships: str = Field(default="orgs", description="Claim that lists organisations.")
     allow_private: bool = Field(
-        False, description="The issuer may lie on a private network, and without TLS."
+        default=False, description="The issuer may lie on a private network, and without TLS."
     )
 
     @field_validator("name")
