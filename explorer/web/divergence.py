@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from explorer.custody.digest import cumulative_hash
 from explorer.records import IdArray
 from explorer.trace.decode import Piece
+from explorer.trace.secret_hiding import HIDDEN_ID
 from explorer.web.branch import BIN_CLASSES
 from explorer.web.branches import Shown
 from explorer.web.contexts_compare import Divergence, SideToken
 
 ENDS: Final = "(its end)"
+HIDDEN: Final = "hidden"
 NOT_SAMPLED: Final = "prompt, not sampled"
 NO_LOGPROB: Final = "logprob not recorded"
 
@@ -44,15 +46,17 @@ def divergence(a: Shown, b: Shown) -> Divergence | None:
         position=at,
         hash_a=one,
         hash_b=other,
-        proved=one == other,
+        proved=one == other != HIDDEN,
         a=side_token(a, at),
         b=side_token(b, at),
     )
 
 
 def prefix_hash(shown: Shown, length: int) -> str:
-    """Cumulative hash of the first ids, as custody computes it for a whole sequence."""
-    return cumulative_hash(shown.view.ids[:length]).hex()
+    """Cumulative hash of the first ids, as custody computes it for a whole sequence;
+    `hidden` where some of them are: what is shown has no such hash."""
+    ids = shown.view.ids[:length]
+    return HIDDEN if np.equal(ids, HIDDEN_ID).any() else cumulative_hash(ids).hex()
 
 
 def side_token(shown: Shown, at: int) -> SideToken:
