@@ -145,6 +145,7 @@ class Application:
     def _tend(self, settings: Settings, store: DuckDBStore) -> None:
         """What takes rollouts and visitors' leavings away."""
         self.removal = Removal(
+            store,
             self.desk,
             self.judged,
             self.secrets,

@@ -87,39 +87,33 @@ def serve(**flags: Any) -> None:
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of the tasks.")
 @click.option("--attempts", type=int, default=4, show_default=True, help="Rollouts a task.")
 @click.option("--exit", "leave", is_flag=True, help="Record, then exit instead of serving.")
-def demo(seed: int, attempts: int, leave: bool, **flags: Any) -> None:
+@click.option(
+    "--public",
+    is_flag=True,
+    help="Show a read-only store to anybody: the profile `public`. It is recorded first "
+    "where there is none.",
+)
+@click.option("--reseed", is_flag=True, help="With --public: record the store again.")
+def demo(
+    seed: int, attempts: int, leave: bool, public: bool, reseed: bool, **flags: Any
+) -> None:
     """Everything on one machine: record real rollouts with the built-in engine, and serve."""
-    from explorer import server
-    from explorer.announcing import announce
-    from explorer.demo.group import Outcome, run_group
+    from explorer import demoing
 
-    if flags["store"] is None:
+    if flags["store"] is None and not os.environ.get("ROLLOUT_EXPLORER_STORE"):
         flags["store"] = Path("demo-store") / "rollouts.duckdb"
+    if public:
+        flags["profile"] = "public"
     flags["sql_console"] = bool(flags["sql_console"])
-    # Ranks and entropies need alternatives; here there is nothing to save by leaving them out.
     settings = load(**flags, engine="tiny")
-    if "top_logprobs" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"top_logprobs": 5})
-    settings.store.parent.mkdir(parents=True, exist_ok=True)
-
-    def report(outcome: Outcome, done: int, total: int) -> None:
-        shown = "failed" if outcome.reward is None else f"reward {outcome.reward:.0f}"
-        click.echo(f"  {done:3d}/{total}  {outcome.task:<12} #{outcome.attempt}  {shown}")
-
-    async def ready(application: Any, url: str) -> bool:
-        await announce(settings)(application, url)
-        click.echo("Recording rollouts through the proxy …")
-        outcomes = await run_group(
-            url, application.operator.token, seed=seed, attempts=attempts, report=report
-        )
-        scored = [outcome.reward for outcome in outcomes if outcome.reward is not None]
-        right = sum(1 for reward in scored if reward > 0)
-        click.echo(f"{len(outcomes)} rollouts recorded, {right} of {len(scored)} right.")
-        click.secho(f"Open {url}/runs/demo", bold=True)
-        return not leave
-
+    wanted = demoing.Wanted(seed, attempts, leave)
     _private()
-    server.run_loop(server.run(settings, ready))
+    if settings.profile == "public":
+        demoing.run_public(settings, wanted, reseed=reseed)
+    elif reseed:
+        raise click.UsageError("--reseed goes with --public")
+    else:
+        demoing.run_local(settings, wanted)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})

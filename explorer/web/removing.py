@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 from explorer.access.audit import AuditLog, Entry
 from explorer.capture.desk import Desk
+from explorer.errors import StoreReadOnly
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
 from explorer.records import RolloutId
+from explorer.store.database import READ_ONLY
+from explorer.store.interface import Store
 from explorer.store.search_index import SearchIndex
 from explorer.web import branches, passages, render
 
@@ -27,6 +30,7 @@ class Removal:
         forget_copy: lets go of the copy of the store that SQL queries read.
     """
 
+    store: Store
     desk: Desk
     judged: JudgedRollouts
     secrets: SecretScans
@@ -41,6 +45,8 @@ class Removal:
             NotFound: there is no such rollout.
             StoreFailed: it could not be written down; nothing was deleted then.
         """
+        if self.store.health().read_only:
+            raise StoreReadOnly(READ_ONLY)
         await self.desk.live(rollout_id)
         await asyncio.to_thread(self.audit.append, entry)
         await self.desk.delete(rollout_id)

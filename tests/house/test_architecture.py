@@ -35,6 +35,7 @@ BASE = {"__init__", "records", "errors", "settings", "hosting", "sign_in_setting
 # The top is wiring: the command and what only it needs.
 TOP = {
     "announcing",
+    "demoing",
     "drifting",
     "__main__",
     "app",
