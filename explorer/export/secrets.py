@@ -1,7 +1,6 @@
 """What looks like a secret in each rollout: scanned once, decided by people, hidden.
 
-Owns: when a rollout is scanned again, what stands about a finding, the rule for what may
-leave, and a rollout as readers without leave see it.
+Owns: when a rollout is scanned again, and a rollout as readers without leave see it.
 Must not know: pages, HTTP, who a reader is.
 
 A scan is kept in memory for as long as the rollout's rows stay the same; the store keeps
@@ -16,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from explorer.errors import NotFound, SecretsUndecided, StoreReadOnly
 from explorer.export.judged import Judged
+from explorer.export.secret_review import Review, Reviewed
 from explorer.records import Body, CallId, RolloutId, RolloutRecord, TokenizerId
 from explorer.store.interface import RecordStamp, Store
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
@@ -36,88 +35,13 @@ from explorer.trace.secret_scan import (
     Place,
     RolloutScan,
     Scanned,
-    SecretFinding,
 )
 from explorer.trace.sequences import Sequences
 
 Vocabulary = Mapping[int, tuple[bytes, bool]]
-State = Literal["none", "undecided", "decided"]
-
-NOT_A_SECRET, RELEASE, WITHHOLD = "not_a_secret", "release", "withhold"
-DECISIONS = (NOT_A_SECRET, RELEASE, WITHHOLD)
-_FREE = frozenset((NOT_A_SECRET, RELEASE))
 _KEPT_SCANS = 256
 _KEPT_SHOWN = 16
 _KEPT_TOKENS = 2_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Reviewed:
-    """A finding and the decision that stands about it, None while there is none."""
-
-    finding: SecretFinding
-    decision: SecretDecision | None
-
-    @property
-    def open(self) -> bool:
-        """Whether it waits for a person."""
-        return self.finding.blocks and self.decision is None
-
-    @property
-    def hidden(self) -> bool:
-        """Whether readers without leave do not see it."""
-        if not self.finding.blocks:
-            return False
-        return self.decision is None or self.decision.decision not in _FREE
-
-
-@dataclass(frozen=True, slots=True)
-class Review:
-    """Everything that was found in one rollout, and where it stands."""
-
-    rollout_id: RolloutId
-    items: tuple[Reviewed, ...]
-
-    @property
-    def secrets(self) -> tuple[Reviewed, ...]:
-        """What a person must decide about, or has decided about."""
-        return tuple(item for item in self.items if item.finding.blocks)
-
-    @property
-    def n_paths(self) -> int:
-        """Different paths with a person's name; they never block."""
-        return len(self.items) - len(self.secrets)
-
-    @property
-    def n_undecided(self) -> int:
-        """Findings that wait for a person."""
-        return sum(item.open for item in self.items)
-
-    @property
-    def state(self) -> State:
-        """`none` when nothing looks like a secret."""
-        if not self.secrets:
-            return "none"
-        return "undecided" if self.n_undecided else "decided"
-
-    @property
-    def refusal(self) -> str | None:
-        """Why no file of this rollout may leave, None when it may: whole, or not at all."""
-        withheld = sum(
-            item.decision is not None and item.decision.decision == WITHHOLD
-            for item in self.secrets
-        )
-        if self.n_undecided:
-            return (
-                f"{self.n_undecided} finding(s) of this rollout look like secrets and nobody "
-                "has decided about them; a curator decides on its findings tab"
-            )
-        if withheld:
-            return (
-                f"{withheld} finding(s) of this rollout are secrets that a person withholds; "
-                "a file never leaves with a part missing, so none leaves"
-            )
-        return None
 
 
 @dataclass(slots=True, eq=False)

@@ -188,15 +188,17 @@ def rollout_header(
         neighbours=_neighbours(rollout.rollout_id, tab, members, query),
         group_href=rollout_href(rollout.rollout_id, "group"),
         downloads=_downloads(judgement, noted=bool(notes)),
-        labels=tuple(
-            dict.fromkeys(
-                safe_text(item.label) for item in notes if item.label and item.call_id is None
-            )
-        ),
+        labels=_labels(notes),
         notes_href=rollout_href(rollout.rollout_id, "notes"),
         live=None if state.closed else _live(judged),
         hidden=_hidden(judged),
     )
+
+
+def _labels(notes: Sequence[Annotation]) -> tuple[str, ...]:
+    """Those of the whole rollout, each once."""
+    found = (safe_text(each.label) for each in notes if each.label and each.call_id is None)
+    return tuple(dict.fromkeys(found))
 
 
 def _hidden(judged: Judged) -> str:

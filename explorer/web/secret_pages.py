@@ -16,12 +16,8 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from explorer.capture.ids import now_us
 from explorer.errors import InvalidValue, NotFound
-from explorer.export.secrets import (
-    DECISIONS,
-    Review,
-    Reviewed,
-    SecretScans,
-)
+from explorer.export.secret_review import DECISIONS, Review, Reviewed
+from explorer.export.secrets import SecretScans
 from explorer.records import RolloutId
 from explorer.store.secret_marks import SecretDecision
 from explorer.web import api

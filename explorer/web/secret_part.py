@@ -9,7 +9,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from explorer.export.judged import Judged
-from explorer.export.secrets import NOT_A_SECRET, RELEASE, WITHHOLD, Reviewed
+from explorer.export.secret_review import NOT_A_SECRET, RELEASE, WITHHOLD, Reviewed
 from explorer.trace.secret_scan import Place
 from explorer.web import words
 from explorer.web.contexts import Choice

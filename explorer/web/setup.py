@@ -28,6 +28,7 @@ from explorer.web import (
     pages,
     rollout_pages,
     search_pages,
+    secret_pages,
     sign_in,
     sql_pages,
     token_pages,
@@ -57,6 +58,7 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(drift_pages.router)
     app.include_router(drift.router)
     app.include_router(notes.router)
+    app.include_router(secret_pages.router)
     app.include_router(grant_pages.router)
     app.include_router(access_pages.router)
     app.include_router(audit_pages.router)
