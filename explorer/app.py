@@ -16,6 +16,7 @@ from explorer import __version__
 from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.database import AccessDatabase, Rows, access_path
 from explorer.access.guard import App, Receive, Scope, Send
+from explorer.access.hub_gate import HubGate
 from explorer.access.operator import Operator, make_token
 from explorer.access.policy import Level
 from explorer.access.proxies import Proxies
@@ -134,6 +135,7 @@ class Application:
             store,
             Level(settings.default_visibility),
             self.sign_in.identity.caller,
+            HubGate(self.sign_in.outbound, self.sign_in.sessions, settings.hub_endpoint).passed,
         )
         self._tend(settings, store)
         self.proxies = Proxies.of(settings.trusted_proxies)

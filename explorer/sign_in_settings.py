@@ -126,6 +126,9 @@ class SignInSettings(BaseSettings):
     curators: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Subjects, as in `operators`, who may label, override and publish."
     )
+    hub_endpoint: str = Field(
+        _HUB, description="Address of the Hub whose dataset gates grants may name."
+    )
     access_store: Path | None = Field(
         None,
         description=(

@@ -11,6 +11,7 @@ rule is refused for everybody.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,6 @@ from explorer.access.calling import caller_of, set_caller
 from explorer.access.grants import Place
 from explorer.access.people import Caller, Role
 from explorer.access.policy import NO_GRANT, Action, Decision, Level, Rule, decide, sees_all
-from explorer.capture.ids import is_id
 from explorer.errors import (
     AccessDenied,
     AdminTokenNeeded,
@@ -51,17 +51,19 @@ _ERRORS: dict[str, type[ExplorerError]] = {
         SignInNeeded,
     )
 }
+# What an id may look like at all; the store says whether it is one.
+_ID = re.compile("[A-Za-z0-9_-]{1,64}")
 # Rows of refusals in a minute; beyond these they are only counted, so that nobody can fill
 # the disk by knocking.
 MOST_REFUSALS = 60
 Identify = Callable[[Mapping[str, Any]], Awaitable[Caller]]
-# Which of some Hub datasets let this caller in, asked with their own token.
-PassedGates = Callable[[Caller, tuple[str, ...]], Awaitable[frozenset[str]]]
+# Which of some Hub datasets let this caller in, asked with their own token; anew or not.
+PassedGates = Callable[[Caller, tuple[str, ...], bool], Awaitable[frozenset[str]]]
 
 
-async def no_gates(caller: Caller, datasets: tuple[str, ...]) -> frozenset[str]:
+async def no_gates(caller: Caller, datasets: tuple[str, ...], fresh: bool) -> frozenset[str]:
     """Nobody passes a gate where none can be asked."""
-    del caller, datasets
+    del caller, datasets, fresh
     return frozenset()
 
 
@@ -137,7 +139,8 @@ class Gate:
                 level = self.reach.holds(place).level
                 if caller.role < Role.CURATOR and level is not Level.PRIVATE:
                     asked = self.reach.gates(place)
-                    gates = await self._gates(caller, asked) if asked else ()
+                    taking = rule.action is Action.TAKE
+                    gates = await self._gates(caller, asked, taking) if asked else ()
                     grants = self.reach.facts(caller, place, rule.kind, gates)
         decision = decide(caller, rule, level, grants)
         if not decision.allowed:
@@ -145,7 +148,7 @@ class Gate:
         return await self._pass(caller, rule, decision, place)
 
     async def _place(self, rollout_id: str) -> Place | None:
-        if not is_id(rollout_id):
+        if not _ID.fullmatch(rollout_id):
             return None
         return await asyncio.to_thread(self.reach.place, RolloutId(rollout_id))
 
