@@ -167,6 +167,8 @@ class SignInNeeded(AccessDenied):
 
 
 class CredentialsRefused(AccessDenied):
+    """A token that is wrong, ended or taken back."""
+
     status = 401
     code = "credentials_refused"
 

@@ -77,13 +77,16 @@ class Review:
             for item in self.secrets
         )
         if self.n_undecided:
+            many = self.n_undecided > 1
+            what = f"{self.n_undecided} things that look like secrets are"
             return (
-                f"{self.n_undecided} finding(s) of this rollout look like secrets and nobody "
-                "has decided about them; a curator decides on its findings tab"
+                f"{what if many else 'something that looks like a secret is'} in this rollout, "
+                f"and nobody has decided about {'them' if many else 'it'}; a curator decides "
+                "on its findings tab"
             )
         if withheld:
             return (
-                f"{withheld} finding(s) of this rollout are secrets that a person withholds; "
-                "a file never leaves with a part missing, so none leaves"
+                "a person withholds a secret that is in this rollout; a file never leaves with "
+                "a part missing, so none leaves"
             )
         return None

@@ -11,6 +11,7 @@ exporter refuses.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -19,7 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import orjson
 
-from explorer.records import Call, CallId, IdArray, Note, RolloutRecord
+from explorer.records import Call, CallId, Finding, IdArray, Note, RolloutRecord
 from explorer.trace.breaks import PrefixBreak
 from explorer.trace.secret_kinds import title_of
 from explorer.trace.secret_scan import Mark, Scanned
@@ -253,11 +254,15 @@ def hidden_judgement(judgement: Judgement, record: RolloutRecord, hidden: Hidden
         record: the hidden one.
     """
     sequences, masker = Sequences(record.calls), hidden.masker
+    tree = _hidden_tree(judgement.tree, sequences)
     return replace(
         judgement,
-        tree=_hidden_tree(judgement.tree, sequences),
+        tree=tree,
         roles={name: masked(role, masker) for name, role in judgement.roles.items()},
-        findings=masked(judgement.findings, masker),
+        findings=tuple(
+            _hidden_finding(masked(found, masker), judgement.tree, tree)
+            for found in judgement.findings
+        ),
         reasons=masked(judgement.reasons, masker),
         notices=masked(judgement.notices, masker),
         state=masked(judgement.state, masker),
@@ -273,6 +278,24 @@ def _hidden_tree(tree: Tree, sequences: Sequences) -> Tree:
         for call_id, node in tree.nodes.items()
     }
     return replace(tree, nodes=nodes, sequences=sequences)
+
+
+def _hidden_finding(found: Finding, whole: Tree, shown: Tree) -> Finding:
+    """A finding without the ids that a break tells, where they are hidden."""
+    name = found.where.call_id
+    node = whole.nodes.get(name) if name is not None else None
+    if node is None or node.break_ is None or name is None:
+        return found
+    after = shown.nodes[name].break_
+    assert after is not None  # the hidden tree has the same breaks
+    message = found.message
+    for word, before, now in (
+        ("expected", node.break_.expected_id, after.expected_id),
+        ("got", node.break_.actual_id, after.actual_id),
+    ):
+        if now == HIDDEN_ID:
+            message = re.sub(rf"\b{word} {before}\b", f"{word} a hidden token", message)
+    return replace(found, message=message)
 
 
 def _hidden_break(found: PrefixBreak, call_id: CallId, sequences: Sequences) -> PrefixBreak:

@@ -26,7 +26,7 @@ class SecretItem:
     kind: str = said("Its kind, as in the API.")
     title: str = said("What it looks like, in words.")
     preview: str = said("Its first characters and its length, empty for who may not decide.")
-    state: str = said("`undecided`, `not a secret`, `released`, `withheld` or `only counted`.")
+    state: str = said("`undecided`, `not a secret`, `released`, `withheld` or `counted`.")
     hidden: bool = said("Whether readers without leave do not see it.")
     decided: str = said("Who decided, when and why; empty while nobody has.")
     places: tuple[SecretPlace, ...] = said("The first places.")

@@ -57,7 +57,7 @@ def _item(judged: Judged, item: Reviewed, *, may_decide: bool) -> SecretItem:
     if may_decide and found.length:
         start = f"{found.preview}… " if found.preview else ""
         preview = f"{start}({words.plural(found.length, 'character')})"
-    state, decided = ("undecided" if found.blocks else "only counted"), ""
+    state, decided = ("undecided" if found.blocks else "counted"), ""
     if decision is not None:
         state = _STATES.get(decision.decision, decision.decision)
         decided = (
@@ -74,9 +74,14 @@ def _item(judged: Judged, item: Reviewed, *, may_decide: bool) -> SecretItem:
         state=state,
         hidden=item.hidden,
         decided=decided,
-        places=tuple(_place(judged, place) for place in found.places[:8]),
+        places=tuple(_place(judged, place) for place in _best(found.places)),
         n_places=found.n_places,
     )
+
+
+def _best(places: tuple[Place, ...]) -> list[Place]:
+    """The places worth a line: tokens first, where one sees what stands around."""
+    return sorted(places, key=lambda place: place.source != "tokens")[:8]
 
 
 _SOURCES = {

@@ -191,6 +191,25 @@ def test_a_hidden_rollout_cannot_be_exported() -> None:
             b"".join(training_trace(given_record, judgement, ()))
 
 
+def test_the_ids_at_a_break_are_hidden_wherever_they_are_told() -> None:
+    text = b"key " + SECRET.encode() + b" end"
+    vocabulary, ids = vocabulary_of([bytes([byte]) for byte in text])
+    first = make_call("c1", 0, ids[:30], ids[30:])
+    second = make_call("c2", 1, [*ids[:20], ids[3], *ids[20:]], ids[-1:])
+    made = record(first, second)
+    _, _, verdict, told = hide(made, vocabulary)
+    node, cover = (each.tree.nodes[CallId("c2")].break_ for each in (verdict, told))
+    assert node is not None
+    assert cover is not None
+    assert (node.offset, node.expected_id) == (20, ids[20])
+    assert cover.expected_id == HIDDEN_ID
+    assert cover.actual_id == node.actual_id == ids[3]
+    messages = [each.message for each in told.findings if each.code == "prefix_break"]
+    assert messages
+    assert "expected a hidden token got" in messages[0]
+    assert f"expected {ids[20]} " not in str(told.findings)
+
+
 def test_what_a_person_let_go_is_shown_again() -> None:
     made, vocabulary = planted([5])
     found = hide(made, vocabulary)[0]
