@@ -49,6 +49,8 @@ ADDRESSES: dict[str, tuple[str, ...]] = {
     "message.html": ("/rollouts/{forked}/message?call={call}&n=0",),
     "inspect_page.html": ("/rollouts/{small}/tokens/inspect?t=40",),
     "fork.html": ("/rollouts/{forked}/compare",),
+    "sign_in.html": ("/sign-in?next=/runs",),
+    "account.html": ("/account",),
     "compare.html": ("/compare?id={small}&id={forked}&id={refused}",),
 }
 

@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from explorer.access.audit import AuditLog
 from explorer.access.database import AccessDatabase, access_path
 from explorer.access.operator import Operator
+from explorer.access.people import Caller, How, Role
+from explorer.access.people import Scope as TokenScope
 from explorer.access.policy import Level
 from explorer.access.signing_in import SignIn
 from explorer.export.judged import JudgedRollouts
@@ -33,6 +35,16 @@ from tests.web.seeds import CERTIFICATE, START_US
 from tests.web.vocabulary import TOKENIZER, table
 
 T = TypeVar("T")
+
+PROVIDERS = (
+    {"name": "huggingface", "issuer": "https://huggingface.co", "client_id": "c"},
+    {
+        "name": "corp",
+        "title": "The Corporation",
+        "issuer": "https://a.example",
+        "client_id": "c",
+    },
+)
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -67,10 +79,13 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
     guards = [Middleware(StrictPolicy)] if csp else []
     app = FastAPI(middleware=guards, openapi_url=None, dependencies=[Depends(authorise)])
     # Everybody is the operator here: who may see what is tested elsewhere.
-    settings = load(allow_public_without_auth=True)
+    settings = load(allow_public_without_auth=True, providers=PROVIDERS)
     database = AccessDatabase(access_path(Path(store.health().path)))
     audit = AuditLog(database)
     sign_in = SignIn.of(settings, database, audit, Operator.of(settings, "made"))
+    sign_in.tokens.make(
+        Caller(Role.OPERATOR, How.NOTHING), "nightly <b>job</b>", (TokenScope.READ,), 30
+    )
     app.state.access = Access.of(database, audit, store, Level.PRIVATE, sign_in.identity.caller)
     app.state.gate = app.state.access.gate
     app.state.sign_in = sign_in
