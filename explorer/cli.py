@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from explorer import __version__, options, runfile
+from explorer.access_commands import audit, grants, roles, visibility
 from explorer.commands import on_server, print_json, rollouts
 from explorer.errors import ExplorerError
 from explorer.settings import load
@@ -38,7 +39,8 @@ def cli() -> None:
     """
 
 
-cli.add_command(rollouts)
+for _group in (rollouts, grants, visibility, roles, audit):
+    cli.add_command(_group)
 
 
 def main() -> NoReturn:

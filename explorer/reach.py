@@ -67,6 +67,7 @@ async def reach(
         await serving
         sock.close()
         await store.close()
+        application.access.database.close()
 
 
 async def backup_store(settings: Settings, target: Path) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from explorer.access.audit import AuditLog, Event
+from explorer.access.audit_file import file_lines
 from explorer.access.tables import AUDIT
 from explorer.web import words
 from explorer.web.access import access_of
@@ -66,7 +68,7 @@ async def audit(request: Request) -> Response:
             who=safe_text(key.get("who", "")),
             total=report.rows,
             whole=report.whole,
-            head=report.head,
+            newest_hash=report.head,
             why_not="" if report.whole else f"row {report.broken_at}: {report.why}",
             next_href=with_query("/audit", **key, cursor=following) if following else None,
             csv_href=with_query("/audit.csv", **key),
@@ -77,7 +79,7 @@ async def audit(request: Request) -> Response:
 
 def audit_row(row: dict[str, Any]) -> AuditRow:
     """One row of the log as the page tells it."""
-    event = row["event"]
+    event, detail = row["event"], json.loads(row["detail"])
     outcome = {True: "whole", False: "cut", None: ""}[row["complete"]]
     return AuditRow(
         sequence=row["sequence"],
@@ -88,14 +90,35 @@ def audit_row(row: dict[str, Any]) -> AuditRow:
         name=safe_text(row["name"]),
         address=safe_text(row["address"]),
         object=safe_text(row["object"]),
+        short=safe_text(_short(row["object"])),
         href=_href(row["object"]),
         reason=safe_text(row["reason"]),
-        detail=safe_text(row["detail"]),
+        detail=safe_text(detail_words(detail)),
         size=words.size(row["bytes"]) if row["bytes"] is not None else "",
         sha256=row["sha256"] or "",
+        document=safe_text(str(detail.get("etag", ""))),
         outcome=outcome,
         hash=row["hash"],
     )
+
+
+def detail_words(detail: Mapping[str, Any]) -> str:
+    """Further values of a row, those that say something, without what stands elsewhere."""
+    parts = []
+    for name, value in detail.items():
+        if value in (None, "", [], False) or name == "etag":
+            continue
+        if name.endswith("_us") and isinstance(value, int):
+            name, value = name.removesuffix("_us"), words.clock(value)
+        elif isinstance(value, list):
+            value = ", ".join(str(each) for each in value)
+        parts.append(f"{name.replace('_', ' ')} {value}")
+    return " · ".join(parts)
+
+
+def _short(about: str) -> str:
+    kind, _, name = about.partition(" ")
+    return f"rollout {words.short_id(name)}" if kind == "rollout" else about
 
 
 def _href(about: str) -> str | None:
@@ -117,6 +140,20 @@ async def audit_csv(request: Request) -> Response:
         "cache-control": "private, no-store",
     }
     return StreamingResponse(_in_threads(lines), media_type="text/csv", headers=headers)
+
+
+@router.get("/audit.jsonl")
+async def audit_lines(request: Request) -> Response:
+    """The whole log, one JSON object a line: what `audit check FILE` reads."""
+    log = access_of(request).audit
+    lines = (line.decode() for line in file_lines(log.every()))
+    headers = {
+        "content-disposition": 'attachment; filename="audit.jsonl"',
+        "cache-control": "private, no-store",
+    }
+    return StreamingResponse(
+        _in_threads(lines), media_type="application/x-ndjson", headers=headers
+    )
 
 
 def csv_lines(log: AuditLog, key: dict[str, str]) -> Iterator[str]:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 
-from explorer.access.audit import Event
+from explorer.access.audit import AuditLog, Event
+from explorer.access.audit_file import report_json
 from explorer.access.calling import caller_of
 from explorer.access.grants import Grant, State
 from explorer.access.people import Caller, Role
@@ -284,15 +285,14 @@ async def read_audit(
     following = rows[-1]["sequence"] if len(rows) == limit else None
     answer: dict[str, Any] = {"rows": rows, "next": following}
     if request.query_params.get("check") == "1":
-        report = await asyncio.to_thread(api.access.audit.check)
-        answer["chain"] = {
-            "rows": report.rows,
-            "head": report.head,
-            "whole": report.whole,
-            "broken_at": report.broken_at,
-            "why": report.why,
-        }
+        head = request.query_params.get("head")
+        answer["chain"] = await asyncio.to_thread(_checked, api.access.audit, head)
     return JSONResponse(answer)
+
+
+def _checked(log: AuditLog, head: str | None) -> dict[str, Any]:
+    seen = (row["hash"] for row in log.every()) if head else ()
+    return report_json(log.check(), head, seen)
 
 
 def audit_filter(request: Request) -> dict[str, str]:

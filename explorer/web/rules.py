@@ -141,7 +141,14 @@ ROUTE_RULES: dict[tuple[str, str], Rule] = {
     ),
     ("DELETE", "/api/v1/grants/{grant_id}"): DECIDE_CHANGE,
     **_pages(DECIDE, "/audit", "/access"),
-    **_get(DECIDE, "/audit.csv", "/api/v1/audit", "/api/v1/visibility", "/api/v1/roles"),
+    **_get(
+        DECIDE,
+        "/audit.csv",
+        "/audit.jsonl",
+        "/api/v1/audit",
+        "/api/v1/visibility",
+        "/api/v1/roles",
+    ),
     # The server
     **_get(OPERATE, "/metrics"),
     **_pages(OPERATE, "/sql"),

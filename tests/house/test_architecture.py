@@ -47,6 +47,7 @@ TOP = {
     "fronting",
     "importing",
     "indexing",
+    "access_commands",
     "commands",
     "policies",
     "rejudging",
