@@ -181,13 +181,14 @@ class AuditLog:
         return self._database.read(lambda rows: rows.select(AUDIT, key, more, top, limit))
 
     def of_grant(self, grant_id: str, who: str | None, limit: int) -> list[dict[str, Any]]:
-        """The newest downloads under a grant, with the `file` that was sent."""
+        """The newest downloads under a grant, with the `file` and the hash of the whole
+        `document` that was sent."""
         key: dict[str, Any] = {"event": Event.DOWNLOAD.value}
         if who is not None:
             key["who"] = who
         more = "AND json_extract_string(detail, '$.grant') = ? ORDER BY sequence DESC LIMIT ?"
         found = self._database.read(lambda rows: rows.select(AUDIT, key, more, grant_id, limit))
-        return [row | {"file": json.loads(row["detail"]).get("file", "")} for row in found]
+        return [row | _document(row) for row in found]
 
     def every(self, step: int = 1000, start: int = 0) -> Iterator[dict[str, Any]]:
         """All rows from `start` on in their order, read a stretch at a time."""
@@ -211,6 +212,11 @@ class AuditLog:
             if report.whole:
                 self._checked = report
             return report
+
+
+def _document(row: Mapping[str, Any]) -> dict[str, str]:
+    detail = json.loads(row["detail"])
+    return {"file": detail.get("file", ""), "document": detail.get("etag", "")}
 
 
 def _stretch(start: int, step: int, rows: Rows) -> list[dict[str, Any]]:

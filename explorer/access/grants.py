@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from explorer.access.people import Caller
 from explorer.access.policy import GrantFacts, Kind
@@ -181,10 +182,11 @@ def facts(
 ) -> GrantFacts:
     """What some grants say about `caller` and a rollout.
 
-    Of several that allow it, the one that ends last is spent first among those without a
-    count, so that counted ones are kept.
+    Of several that allow it, one that is in use already is used on; else the one that ends
+    last is spent first among those without a count, so that counted ones are kept. `grants`
+    come the newest first.
     """
-    sees, why_not = False, ""
+    sees, why_not, waiting = False, "", ""
     usable: list[Grant] = []
     for grant in grants:
         if not grant.names(caller, gates):
@@ -192,7 +194,7 @@ def facts(
         if not grant.covers(place.rollout_id, place.run, place.views):
             continue
         state = grant.state(now_us)
-        resumed = kind is not None and _resumes(grant, caller, place, kind, now_us)
+        resumed = _resumes(grant, caller, place, kind, now_us)
         if state is State.APPROVED or (state is State.SPENT and resumed):
             sees = True
             if kind is not None and kind in grant.wanted.kinds:
@@ -201,19 +203,32 @@ def facts(
         if state is State.SPENT:
             # Looking is not taking: a spent grant still lets its holder see the pages.
             sees = True
-        why_not = _why_not(grant, state)
-    usable.sort(key=_preference)
-    return GrantFacts(usable[0].grant_id if usable else "", sees, why_not)
+        # What waits says more than what is over; else the newest counts.
+        concerns = kind is None or kind in grant.wanted.kinds
+        if state is State.PENDING and concerns:
+            waiting = waiting or grant.grant_id
+            why_not = _why_not(grant, state)
+        elif not waiting and concerns:
+            why_not = why_not or _why_not(grant, state)
+    usable.sort(key=partial(_preference, caller, place, kind, now_us))
+    return GrantFacts(usable[0].grant_id if usable else "", sees, why_not, waiting)
 
 
-def _resumes(grant: Grant, caller: Caller, place: Place, kind: Kind, now_us: int) -> bool:
+def _resumes(
+    grant: Grant, caller: Caller, place: Place, kind: Kind | None, now_us: int
+) -> bool:
+    if kind is None:
+        return False
     return grant.same_use(caller.subject, place.rollout_id, kind, now_us) is not None
 
 
-def _preference(grant: Grant) -> tuple[bool, int, int]:
+def _preference(
+    caller: Caller, place: Place, kind: Kind | None, now_us: int, grant: Grant
+) -> tuple[bool, bool, int, int]:
     terms = grant.terms
     ends = terms.expires_us if terms.expires_us is not None else 2**62
-    return (terms.max_uses is not None, -ends, grant.created_us)
+    resumes = _resumes(grant, caller, place, kind, now_us)
+    return (not resumes, terms.max_uses is not None, -ends, grant.created_us)
 
 
 def _why_not(grant: Grant, state: State) -> str:

@@ -79,11 +79,13 @@ class GrantFacts:
         grant_id: a grant that may be used for the wanted kind now.
         sees: some grant of any kind may be used now, so that the pages may be seen.
         why_not: why no grant may be used, where there was one.
+        waiting: a request of the caller's that nobody has decided about.
     """
 
     grant_id: str = ""
     sees: bool = False
     why_not: str = ""
+    waiting: str = ""
 
 
 NO_GRANT = GrantFacts()
@@ -97,6 +99,7 @@ class Decision:
         rule: a stable name, documented with the access rules.
         code: of the error, where it is refused.
         grant_id: which grant is to be spent.
+        waiting: a request that waits for a decision, where it is refused.
     """
 
     allowed: bool
@@ -104,6 +107,7 @@ class Decision:
     words: str
     code: str = ""
     grant_id: str = ""
+    waiting: str = ""
 
 
 # Every rule there is, in the words of the reference page.
@@ -266,11 +270,13 @@ def _sign_in(why: str) -> Decision:
 
 def _grant_missing(why: str, grants: GrantFacts) -> Decision:
     had = f" ({grants.why_not})" if grants.why_not else ""
+    next_step = "" if grants.waiting else "; ask for one at /grants/new"
     return Decision(
         False,
         "grant_missing",
-        f"{why}, and you hold none that stands{had}; ask for one at /grants/new",
+        f"{why}, and you hold none that stands{had}{next_step}",
         "grant_needed",
+        waiting=grants.waiting,
     )
 
 

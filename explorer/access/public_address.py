@@ -105,7 +105,10 @@ class PublicAddress:
     async def _probe(self) -> None:
         assert self._outbound is not None
         try:
-            reply = await self._outbound.request("GET", f"{self._url}/healthz")
+            # A connection that was kept open may outlive the tunnel's name.
+            reply = await self._outbound.request(
+                "GET", f"{self._url}/healthz", headers={"connection": "close"}
+            )
             found = orjson.loads(reply.body) if reply.status == 200 else None
         except (RemoteFailed, AddressRefused) as error:
             self.reason = f"the public address {self._url} does not answer ({error.message})"

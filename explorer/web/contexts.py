@@ -46,7 +46,8 @@ class Taking:
     kind: str = said("training_trace, capture_audit or raw.")
     allowed: bool = said("Whether they may, now.")
     words: str = said("Why, in words.")
-    ask_href: str = said("Where to sign in or to ask for a grant.")
+    ask_href: str = said("Where to sign in, to ask for a grant or to see a request.")
+    ask_label: str = said("What is done there.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +265,4 @@ class ErrorPage:
     status: int = said("HTTP status.")
     code: str = said("Stable code of the error.")
     message: str = said("What went wrong and what to do about it.")
+    steps: tuple[Choice, ...] = said("What the reader can do next: address and text.")

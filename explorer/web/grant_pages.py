@@ -6,7 +6,7 @@ Owns: their contexts and forms. Must not know: how a grant is decided or kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -18,6 +18,7 @@ from explorer.access.people import Caller, Role
 from explorer.access.policy import LEVEL_WORDS, Kind, Level
 from explorer.errors import InvalidValue
 from explorer.records import RolloutId
+from explorer.store.interface import Store
 from explorer.web import granting, words
 from explorer.web.access import Access, access_of
 from explorer.web.annotating import read_fields
@@ -53,8 +54,8 @@ TONES = {
 _KIND_ABOUT = {
     Kind.TRAINING_TRACE: "Training trace: ids, mask and logprobs of the calls that train",
     Kind.CAPTURE_AUDIT: "Capture audit: every call with roles, masks, findings and totals",
-    Kind.RAW: "raw bodies: the exact bytes of requests and replies",
-    Kind.PUBLISH: "publishing to the Hub",
+    Kind.RAW: "Raw bodies: the exact bytes of requests and replies",
+    Kind.PUBLISH: "Publishing to the Hub",
 }
 _NAMES = {
     ObjectKind.ROLLOUTS: "rollout",
@@ -238,7 +239,7 @@ async def one_grant(request: Request, grant_id: str) -> Response:
     def work() -> GrantPage:
         now, decides = access.grants.clock(), caller.role >= Role.OPERATOR
         state = grant.state(now)
-        covers, private = access.reach.covered(grant)
+        reached, private = access.reach.covered(grant)
         views = {view.name: view_link(view).href for view in store.views()}
         return GrantPage(
             frame=outline,
@@ -250,9 +251,9 @@ async def one_grant(request: Request, grant_id: str) -> Response:
                 _object_choice(grant, name, views) for name in grant.wanted.objects[:50]
             ),
             n_objects=len(grant.wanted.objects),
-            covers=covers,
+            covers=len(reached),
             private=private if decides else 0,
-            secrets="",
+            secrets=_scan_words(store, reached) if decides else "",
             contains="; ".join(_KIND_ABOUT[kind] for kind in grant.wanted.kinds),
             steps=tuple(_step_row(step, caller) for step in grant.steps),
             taken=_taken(access, grant, None if decides else caller.subject),
@@ -263,12 +264,27 @@ async def one_grant(request: Request, grant_id: str) -> Response:
     return await respond(request, work)
 
 
+def _scan_words(store: Store, reached: Collection[RolloutId]) -> str:
+    """What the scan for secrets found in all of them."""
+    marks = store.secret_marks()
+    found = [marks[each] for each in reached if each in marks]
+    undecided = len(store.secrets_undecided() & set(reached))
+    parts = [
+        words.plural(sum(mark.n_secrets for mark in found), "secret"),
+        words.plural(sum(mark.n_paths for mark in found), "path with a name"),
+    ]
+    if undecided:
+        parts.append(f"undecided in {words.plural(undecided, 'rollout')}")
+    if len(found) < len(reached):
+        parts.append(f"{words.plural(len(reached) - len(found), 'rollout')} not scanned yet")
+    return ", ".join(parts)
+
+
 def _step_row(step: Step, caller: Caller) -> StepRow:
-    """Who decided is told to those who decide, and to themselves."""
-    knows = caller.role >= Role.OPERATOR or step.who == caller.subject
     return StepRow(
         state=step.state.value,
-        who=safe_text(step.who) if knows else "operator",
+        tone=TONES.get(step.state, ""),
+        who=safe_text(granting.told_who(step.who, caller)),
         reason=safe_text(step.reason),
         when=words.clock(step.time_us),
     )
@@ -294,7 +310,7 @@ def _taken(access: Access, grant: Grant, only: str | None) -> tuple[TakenRow, ..
             who=safe_text(row["name"] or row["who"]),
             what=safe_text(row["file"]),
             size=words.size(row["bytes"]),
-            sha256=row["sha256"] or "",
+            sha256=row["document"],
             complete="whole" if row["complete"] else f"cut: {safe_text(row['reason'])}",
             when=words.clock(row["event_time"]),
         )

@@ -21,9 +21,8 @@ from explorer.access.grants import (
     Terms,
     Wanted,
 )
-from explorer.access.people import Caller, Role
+from explorer.access.people import OPERATOR_SUBJECT, Caller, Role
 from explorer.access.policy import Kind, Level
-from explorer.capture.ids import is_id
 from explorer.errors import InvalidValue, NotFound
 from explorer.records import RolloutId
 from explorer.web.access import Access
@@ -36,6 +35,7 @@ DEFAULT_DAYS = 7
 DEFAULT_USES = 500
 _PERSON = re.compile(r"[a-z][a-z0-9-]{0,30}:(?!org:)\S{1,200}")
 _ORGANISATION = re.compile(r"[a-z][a-z0-9-]{0,30}:org:\S{1,200}")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _ASKED = {"rollouts", "run", "view", "dataset", "kinds", "purpose"}
 _GIVEN = _ASKED | {"subject", "subject_name", "expires_days", "expires", "max_uses"}
@@ -123,7 +123,7 @@ def _objects(body: Mapping[str, Any]) -> tuple[ObjectKind, tuple[str, ...]]:
                 path="$.rollouts",
             )
         for item in ids:
-            if not is_id(item):
+            if not _ID.fullmatch(item):
                 raise NotFound(f"there is no rollout {item[:80]!r}")
         return kind, ids
     if not isinstance(value, str) or len(value) > 200:
@@ -218,19 +218,20 @@ def _moment(given: Any, now_us: int) -> int:
 
 
 def check_asked(access: Access, caller: Caller, wanted: Wanted) -> None:
-    """Whether the objects are there for this caller: what is private is not.
+    """Whether the objects are there for this caller: what is private is not, except for
+    who sees everything. They may also name a run or a view that is yet to come.
 
     Raises:
         NotFound: one of them is not.
     """
-    if caller.role >= Role.CURATOR:
-        return
-    reach = access.reach
+    reach, all_seen = access.reach, caller.role >= Role.CURATOR
     if wanted.object_kind is ObjectKind.ROLLOUTS:
         for item in wanted.objects:
             place = reach.place(RolloutId(item))
-            if place is None or reach.holds(place).level is Level.PRIVATE:
+            if place is None or (not all_seen and reach.holds(place).level is Level.PRIVATE):
                 raise NotFound(f"there is no rollout {item}")
+        return
+    if all_seen:
         return
     name = wanted.objects[0]
     if wanted.object_kind is ObjectKind.RUN and not reach.askable_run(name):
@@ -254,7 +255,6 @@ def visible_grants(access: Access, caller: Caller) -> tuple[Grant, ...]:
 def grant_json(grant: Grant, now_us: int, caller: Caller) -> dict[str, Any]:
     """A grant as the API gives it; who decided is for operators."""
     wanted, terms = grant.wanted, grant.terms
-    sees = caller.role >= Role.OPERATOR
     return {
         "grant_id": grant.grant_id,
         "state": grant.state(now_us).value,
@@ -265,7 +265,7 @@ def grant_json(grant: Grant, now_us: int, caller: Caller) -> dict[str, Any]:
         "objects": list(wanted.objects),
         "kinds": [kind.value for kind in wanted.kinds],
         "purpose": wanted.purpose,
-        "asked_by": grant.asked_by,
+        "asked_by": told_who(grant.asked_by, caller),
         "created_us": grant.created_us,
         "expires_us": terms.expires_us,
         "max_uses": terms.max_uses,
@@ -273,7 +273,7 @@ def grant_json(grant: Grant, now_us: int, caller: Caller) -> dict[str, Any]:
         "steps": [
             {
                 "state": step.state.value,
-                "who": step.who if sees or step.who == caller.subject else "operator",
+                "who": told_who(step.who, caller),
                 "reason": step.reason,
                 "time_us": step.time_us,
             }
@@ -282,6 +282,20 @@ def grant_json(grant: Grant, now_us: int, caller: Caller) -> dict[str, Any]:
     }
 
 
+def told_who(who: str, caller: Caller) -> str:
+    """Who did something about a grant: told to those who decide, and to themselves."""
+    knows = caller.role >= Role.OPERATOR or who == caller.subject
+    return who if knows else OPERATOR_SUBJECT
+
+
+_KIND_NAMES = {
+    Kind.TRAINING_TRACE: "Training trace",
+    Kind.CAPTURE_AUDIT: "Capture audit",
+    Kind.RAW: "raw bodies",
+    Kind.PUBLISH: "publishing",
+}
+
+
 def kind_words(kinds: Sequence[Kind]) -> str:
     """The kinds in words."""
-    return ", ".join(kind.value.replace("_", " ") for kind in kinds)
+    return ", ".join(_KIND_NAMES[kind] for kind in kinds)

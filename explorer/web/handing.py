@@ -5,6 +5,7 @@ Owns: the parcel of a request and the response that sends it. Must not know: wha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from starlette.types import Send
 from explorer.access.delivery import DownloadStopped, Parcel
 from explorer.access.policy import Kind
 from explorer.errors import NoRule
+from explorer.records import RolloutId
 from explorer.web.gate import pass_of
 
 if TYPE_CHECKING:
@@ -55,11 +57,15 @@ async def handed_out(
     """The chunks as they may leave; the grant is spent before the first.
 
     Raises:
+        SecretsUndecided: it may hold a secret that nobody let go to holders of grants.
         GrantNeeded: it may not be used now.
         StoreFailed: it cannot be written down, so nothing leaves.
     """
     held = pass_of(request)
     assert held is not None
+    scans = request.app.state.services.secrets
+    if parcel.grant_id and scans is not None:
+        await asyncio.to_thread(scans.require_released, RolloutId(parcel.rollout_id))
     delivery = await api.access.deliveries.begin(parcel, api.access.still(held, parcel))
     return delivery.send(chunks)
 

@@ -15,7 +15,7 @@ from fastapi import Request
 
 from explorer.access.policy import Kind
 from explorer.export.judged import Judged
-from explorer.records import Grade
+from explorer.records import Grade, RolloutId
 from explorer.store.interface import RolloutSummary, Store
 from explorer.store.remarks import Annotation
 from explorer.trace.verdict import Judgement
@@ -35,6 +35,7 @@ from explorer.web.gate import pass_of
 from explorer.web.live import position_of
 from explorer.web.permissions import answers
 from explorer.web.pretty import safe_text
+from explorer.web.services import services_of
 from explorer.web.timing import budget_rows
 
 TABS = (
@@ -77,6 +78,11 @@ def _taking(request: Request, made: Frame) -> tuple[Taking, ...]:
         return ()
     access = cast("Access", request.app.state.access)
     _, found = answers(access, held.caller, held.place)
+    scans = services_of(request).secrets
+    under_grant = any(each.decision.grant_id for each in found)
+    refusal = None
+    if scans is not None and under_grant:
+        refusal = scans.export_refusal(RolloutId(held.place.rollout_id))
     rows: list[Taking] = []
     for answer in found:
         kind = answer.question.rule.kind
@@ -85,7 +91,16 @@ def _taking(request: Request, made: Frame) -> tuple[Taking, ...]:
         ask = f"/grants/new?rollout={held.place.rollout_id}&kind={kind.value}"
         if not held.caller.signed_in:
             ask = f"/sign-in?{urlencode({'next': ask})}"
-        rows.append(Taking(kind.value, answer.decision.allowed, answer.decision.words, ask))
+        told = answer.decision.words
+        label = "Ask for a grant" if held.caller.signed_in else "Sign in to ask"
+        if answer.decision.waiting:
+            ask, label = f"/grants/{answer.decision.waiting}", "Your request"
+        allowed = answer.decision.allowed
+        if allowed and refusal is not None:
+            allowed, told, label = False, refusal, "Findings"
+            ask = rollout_href(held.place.rollout_id, "findings")
+        said = safe_text(f"{told[:1].upper()}{told[1:]}")
+        rows.append(Taking(kind.value, allowed, said, ask, label))
     return tuple(rows)
 
 

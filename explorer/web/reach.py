@@ -123,9 +123,9 @@ class Reach:
         level = self.visibility.own(Target.VIEW, name)
         return level not in (None, Level.PRIVATE) and self._query(name) is not None
 
-    def covered(self, grant: Grant) -> tuple[int, int]:
-        """How many rollouts a grant covers now, and how many of them are private, which it
-        does not reach."""
+    def covered(self, grant: Grant) -> tuple[Ids, int]:
+        """The rollouts that a grant reaches now, and how many more it names that are
+        private, which it does not reach."""
         with self._lock:
             self._refresh()
             names = set(grant.wanted.objects)
@@ -133,13 +133,15 @@ class Reach:
             if grant.wanted.object_kind is ObjectKind.VIEW:
                 members |= {name: self._all(name) for name in names if name not in members}
             runs = self._store.rollout_runs()
-            total = private = 0
+            reached, private = set[RolloutId](), 0
             for rollout_id, level in self._levels.items():
                 views = [name for name in names if rollout_id in members.get(name, ())]
                 if grant.covers(rollout_id, runs.get(rollout_id, ""), views):
-                    total += 1
-                    private += level is Level.PRIVATE
-            return total, private
+                    if level is Level.PRIVATE:
+                        private += 1
+                    else:
+                        reached.add(rollout_id)
+            return frozenset(reached), private
 
     def _mine(self, caller: Caller) -> list[Grant]:
         """Grants that let the caller see; a Hub gate is asked only for one rollout at once."""

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from explorer.errors import ExplorerError, NotFound
+from explorer.errors import ExplorerError, GrantNeeded, NotFound
 from explorer.web import (
     access_pages,
     account,
@@ -35,7 +35,7 @@ from explorer.web import (
     views,
 )
 from explorer.web.assets import Static, find
-from explorer.web.contexts import ErrorPage
+from explorer.web.contexts import Choice, ErrorPage
 from explorer.web.frames import frame
 from explorer.web.render import accepts_gzip, packed, render_html, wants_twin
 from explorer.web.services import Services
@@ -76,19 +76,30 @@ def mount(app: FastAPI, services: Services) -> None:
     app.add_exception_handler(Exception, on_crash)
 
 
-def error_response(request: Request, status: int, code: str, message: str) -> Response:
-    """One error, as the one JSON shape for twins and the API, else as a page."""
+def error_response(
+    request: Request, status: int, code: str, message: str, ask_href: str = ""
+) -> Response:
+    """One error, as the one JSON shape for twins and the API, else as a page; `ask_href` is
+    where the reader may ask for what was refused."""
     if wants_twin(request) or request.url.path.startswith("/api/"):
         return JSONResponse(
             {"error": {"code": code, "message": message, "details": {}}}, status_code=status
         )
+    title = f"{status} · {code.replace('_', ' ')}"
+    outline = frame(request, title=title, section="", crumbs=())
+    steps = [Choice("/", "Home"), Choice("/rollouts", "All rollouts")]
+    if code == GrantNeeded.code:
+        steps.insert(0, Choice("/grants", "Your grants"))
+        steps.insert(0, Choice(ask_href or "/grants/new", "Ask for a grant"))
+    elif outline.sign_in_href and status in (401, 403, 404):
+        # What is hidden from strangers looks as if it were not there.
+        steps.insert(0, Choice(outline.sign_in_href, "Sign in"))
     context = ErrorPage(
-        frame=frame(
-            request, title=f"{status} · {code.replace('_', ' ')}", section="", crumbs=()
-        ),
+        frame=outline,
         status=status,
         code=code,
-        message=message,
+        message=f"{message[:1].upper()}{message[1:]}",
+        steps=tuple(steps),
     )
     template = "error_fragment.html" if request.headers.get("hx-request") else None
     text = render_html(context, theme=request.cookies.get("theme", ""), template=template)
@@ -101,7 +112,8 @@ async def on_explorer_error(request: Request, error: Exception) -> Response:
     if wants_twin(request) or request.url.path.startswith("/api/"):
         shape = {"code": error.code, "message": error.message, "details": error.details}
         return JSONResponse({"error": shape}, status_code=error.status)
-    return error_response(request, error.status, error.code, error.message)
+    ask = str(error.details.get("ask", ""))
+    return error_response(request, error.status, error.code, error.message, ask)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -265,7 +266,8 @@ def maker(
     name: str, *, run: str = "grpo-tiny #412", task: str = "fix-lock", **more: Any
 ) -> Maker:
     """A rollout without calls yet."""
-    rollout_id = RolloutId(hashlib.sha256(name.encode()).hexdigest()[:32])
+    digest = hashlib.sha256(name.encode()).digest()
+    rollout_id = RolloutId(str(uuid.UUID(bytes=digest[:16])))
     rollout = Rollout(
         rollout_id=rollout_id,
         created_us=START_US + sum(map(ord, name)) * 1_000_000,
