@@ -156,7 +156,7 @@ class Application:
             self._forget_copy,
         )
         self.retention = Retention(
-            settings.retention, store.sizes, self._levels, self._expire, now_us
+            settings.retention, lambda: store.sizes(), self._levels, self._expire, now_us
         )
         self.resetting = Resetting(settings.reset_every_hours, self._reset)
 
