@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 from explorer.access.cookies import LOGIN_COOKIE, SESSION_COOKIE
+from tests.browser.chromium import ARGUMENTS, EXECUTABLE
 from tests.oidc.served import Signed, signed
 
 pytestmark = pytest.mark.browser
@@ -352,3 +355,51 @@ def test_another_site_can_neither_sign_out_nor_make_a_token(
         assert seen.value.status == 403, path
     assert site.whoami(context)["subject"] == "test:u-ana"
     assert site.live.application.sign_in.tokens.of("test:u-ana") == []
+
+
+def test_auth_04_inside_a_space_cookies_are_partitioned_and_a_banner_leads_out(
+    browser: Browser, tmp_path: Path
+) -> None:
+    # A page of the internet may not frame one of this machine, unless that check is off.
+    framing = browser.browser_type.launch(
+        executable_path=EXECUTABLE,
+        args=[*ARGUMENTS, "--disable-features=LocalNetworkAccessChecks"],
+    )
+    with signed(tmp_path, in_space=True) as site, closing(framing):
+        context = site.visitor(framing)
+        page = context.new_page()
+        outside = "https://huggingface.co/spaces/ana/explorer"
+        body = f"<!doctype html><iframe src='{site.url}/rollouts?q=a' width=900></iframe>"
+        page.route(outside, lambda route: route.fulfill(body=body, content_type="text/html"))
+        page.goto(outside)
+        frame = page.frame_locator("iframe")
+        link = frame.locator(".framed a")
+        assert link.get_attribute("href") == site.url + "/rollouts?q=a"
+        assert link.get_attribute("target") == "_blank"
+        with context.expect_page() as opened:
+            link.click()
+        direct = opened.value
+        direct.wait_for_load_state()
+        assert direct.locator(".framed").count() == 0
+        # Outside of the frame, one signs in as anywhere.
+        site.sign_in(direct, "ana")
+        assert direct.inner_text("summary.who").startswith("ana")
+        session = cookies(context)[SESSION_COOKIE]
+        assert session["sameSite"] == "None"
+        assert session["secure"]
+        assert session["httpOnly"]
+        assert session["partitionKey"] == "http://127.0.0.1"
+        # The frame has a partition of its own: what it shows is of nobody who signed in.
+        page.reload()
+        assert frame.locator(".framed a").is_visible()
+        assert frame.locator("summary.who").count() == 0
+
+
+def test_plain_http_elsewhere_is_refused_in_words(tmp_path: Path) -> None:
+    with signed(tmp_path, public_url="http://explorer.example") as plain:
+        local = f"http://127.0.0.1:{plain.port}"
+        for path in ("/sign-in", "/sign-in/test"):
+            reply = httpx.get(local + path, headers={"host": "explorer.example"})
+            assert "Signing in needs https" in reply.text
+            assert "set-cookie" not in reply.headers
+        assert reply.status_code == 403

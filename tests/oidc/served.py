@@ -24,6 +24,7 @@ class Signed:
 
     live: Live
     provider: RealProvider
+    port: int
 
     @property
     def url(self) -> str:
@@ -71,4 +72,4 @@ def signed(folder: Path, **settings: Any) -> Iterator[Signed]:
             **settings,
         ) as live,
     ):
-        yield Signed(live, real)
+        yield Signed(live, real, port)
