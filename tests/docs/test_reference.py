@@ -135,7 +135,7 @@ def served_paths(tmp_path: Path) -> Iterator[str]:
             else:
                 yield route.path
 
-    yield from walk(cast(Any, application)._pages._app.routes)
+    yield from walk(cast(Any, application)._pages.routes)
 
 
 def test_every_route_is_documented(tmp_path: Path) -> None:
