@@ -174,7 +174,7 @@ class CredentialsRefused(AccessDenied):
 
 
 class SignInFailed(AccessDenied):
-    """`why` is one word for the audit log; the message is for the person."""
+    """Signing in with a provider came to nothing; `why` is one word for the audit log."""
 
     code = "sign_in_failed"
 

@@ -35,6 +35,7 @@ from explorer.settings import PREFIX, Settings
 from explorer.trace import findings
 from explorer.trace.policy import DEFAULT_POLICY, SHIPPED, SHIPPED_FOR, Policy
 from explorer.web import (
+    account,
     api,
     compare_pages,
     context_docs,
@@ -52,6 +53,7 @@ from explorer.web import (
     rollout_pages,
     search_pages,
     secret_pages,
+    sign_in,
     sql_pages,
     token_pages,
     views,
@@ -406,6 +408,9 @@ def served_routes() -> list[APIRoute]:
         list_pages.router,
         views.router,
         views.programs,
+        account.programs,
+        sign_in.router,
+        account.router,
         pages.router,
         rollout_pages.router,
         compare_pages.router,
