@@ -1,6 +1,7 @@
 """Where every page template can be seen: the browser tests walk all of them.
 
-An address may hold `{seed}`, the id of a rollout, and `{call}`, one call of `{forked}`.
+An address may hold `{seed}`, the id of a rollout, `{call}`, one call of `{forked}`, and
+`{waiting}` and `{standing}`, grants.
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ ADDRESSES: dict[str, tuple[str, ...]] = {
     "fork.html": ("/rollouts/{forked}/compare",),
     "sign_in.html": ("/sign-in?next=/runs",),
     "account.html": ("/account",),
+    "grants.html": ("/grants",),
+    "grant.html": ("/grants/{waiting}", "/grants/{standing}"),
+    "grant_new.html": ("/grants/new?rollout={forked}&kind=raw",),
+    "audit.html": ("/audit", "/audit?event=download&who=nobody"),
+    "access.html": ("/access",),
+    "rollout_access.html": (
+        "/rollouts/{forked}/access",
+        "/rollouts/{hostile}/access?subject=test:u-1",
+    ),
     "compare.html": ("/compare?id={small}&id={forked}&id={refused}",),
 }
 

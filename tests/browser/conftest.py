@@ -17,14 +17,19 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
+from explorer.access.grants import ObjectKind, State, SubjectKind, Wanted
+from explorer.access.people import Caller, How, Person, Role
+from explorer.access.policy import Kind, Level
+from explorer.access.visibility import Target
 from tests.browser.chromium import EXECUTABLE, launch
 from tests.web import seeds
-from tests.web.seeds import Maker
+from tests.web.seeds import HOSTILE, Maker
 from tests.web.serving import Served, serving
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 WIDE = {"width": 1440, "height": 860}
+OPERATOR = Caller(Role.OPERATOR, How.OPERATOR_TOKEN)
 NARROW = {"width": 390, "height": 844}
 
 
@@ -35,14 +40,17 @@ class Watched:
     browser: Browser
     url: str
     made: dict[str, Maker]
+    grants: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     contexts: list[BrowserContext] = field(default_factory=list)
 
     def address(self, path: str) -> str:
-        """A path with `{seed}` replaced by its id, and `{call}` by a call of `{forked}`."""
+        """A path with `{seed}` replaced by its id, `{call}` by a call of `{forked}` and
+        `{waiting}` or `{standing}` by a grant."""
         ids: dict[str, str] = {
             name: made.rollout.rollout_id for name, made in self.made.items()
         }
+        ids |= self.grants
         if "forked" in self.made:
             ids["call"] = self.made["forked"].calls[2].call_id
         return self.url + path.format(**ids)
@@ -114,10 +122,34 @@ def served(
         yield running, made
 
 
+def granted(running: Served, made: dict[str, Maker]) -> dict[str, str]:
+    """Ids of a grant that waits and of one that stands, made where there is none."""
+    access = running.app.state.access
+    if not access.grants.all:
+        rollouts = tuple(str(made[name].rollout.rollout_id) for name in ("forked", "hostile"))
+        for kind, name in ((Kind.RAW, HOSTILE), (Kind.TRAINING_TRACE, "ana")):
+            person = Person("test:u-1", name)
+            wanted = Wanted(
+                SubjectKind.PERSON,
+                person.subject,
+                name,
+                ObjectKind.ROLLOUTS,
+                rollouts,
+                (kind,),
+                HOSTILE + "W" * 300,
+            )
+            asked = access.grants.ask(Caller(Role.VIEWER, How.SESSION, person=person), wanted)
+        access.grants.decide(OPERATOR, asked.grant_id, State.APPROVED, HOSTILE)
+        access.visibility.set(OPERATOR, Target.RUN, made["forked"].rollout.run, None, HOSTILE)
+        access.visibility.set(OPERATOR, Target.RUN, HOSTILE, Level.PUBLIC, HOSTILE)
+    states = {State.PENDING: "waiting", State.APPROVED: "standing"}
+    return {states[grant.steps[-1].state]: grant.grant_id for grant in access.grants.all}
+
+
 @pytest.fixture
 def site(browser: Browser, served: tuple[Served, dict[str, Maker]]) -> Iterator[Watched]:
     """Opens pages; at the end nothing may have gone wrong in any of them."""
-    watched = Watched(browser, served[0].url, served[1])
+    watched = Watched(browser, served[0].url, served[1], granted(served[0], served[1]))
     yield watched
     watched.close()
     assert watched.problems == []
