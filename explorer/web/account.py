@@ -149,7 +149,7 @@ async def revoke_token(request: Request, token_id: str) -> Response:
 def _scopes(listed: list[object] | list[str]) -> list[Scope]:
     known = {each.value: each for each in Scope}
     for each in listed:
-        if each not in known:
+        if not isinstance(each, str) or each not in known:
             raise InvalidValue(f"`scopes` holds one of: {', '.join(known)}", path="$.scopes")
     return [known[str(each)] for each in listed]
 

@@ -19,10 +19,7 @@ from explorer.web.services import services_of
 
 def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ...]) -> Frame:
     """The frame of the page that answers `request`."""
-    path = str(request.scope["path"]).removesuffix(".json")
-    twin = quote("/index" if path in ("", "/", "/index") else path) + ".json"
-    query = request.url.query
-    twin = f"{twin}?{query}" if query else twin
+    twin = _twin(request)
     base = services_of(request).settings.public_url or str(request.base_url)
     reader = shown(request, services_of(request).settings)
     # An application without people, as in tests of pages alone, has one reader: its operator.
@@ -46,6 +43,19 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         taking=(),
         commands=twin_commands(base.rstrip("/") + twin),
     )
+
+
+def _twin(request: Request) -> str:
+    """Address of the JSON twin of a page, with the same query."""
+    path = str(request.scope["path"]).removesuffix(".json")
+    for own in ("/sign-in", "/account"):
+        # What answers below these is that page; and the way back from a provider has a code
+        # in its query.
+        if path.startswith(f"{own}/"):
+            return f"{own}.json"
+    twin = quote("/index" if path in ("", "/", "/index") else path) + ".json"
+    query = request.url.query
+    return f"{twin}?{query}" if query else twin
 
 
 def twin_commands(url: str) -> tuple[Command, ...]:
