@@ -8,7 +8,7 @@ PORT ?= 7860
 TARGET ?= messages_request
 SECONDS ?= 60
 
-.PHONY: fuzz demo test test-harnesses harnesses-basic harnesses-heavy test-consumers test-engines check bench docs install install-test clean help
+.PHONY: fuzz demo test test-image test-harnesses harnesses-basic harnesses-heavy test-consumers test-engines check bench docs install install-test clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -87,6 +87,11 @@ test-engines: install-test $(VLLM)/.installed ## the core against a real vLLM on
 fuzz: install-test ## fuzz one parser: make fuzz TARGET=messages_request SECONDS=60
 	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
 	$(BIN)/python -m tests.fuzz.run $(TARGET) -max_total_time=$(SECONDS)
+
+# Not in CI: a gigabyte of packages. Every step of the Dockerfile, in a clean directory, as a
+# user without rights; no container engine is needed (or replaced).
+test-image: install-test ## run the steps of the Dockerfile without a container engine (1 GB)
+	ROLLOUT_EXPLORER_RUN_IMAGE=1 $(BIN)/python -m pytest tests/deploy/test_image.py
 
 check: install-test ## formatting rules, types, generated docs
 	$(BIN)/ruff check .
