@@ -35,9 +35,9 @@ class HiddenSecrets(Hiding):
         """A call's bodies as they are shown."""
         return self._scans.bodies(rollout_id, bodies)
 
-    def text(self, text: str) -> str:
-        """Words of which it is not known which rollout they are about."""
-        return masked_text(text)
+    def text(self, text: str, rollout_id: RolloutId | None = None) -> str:
+        """Words about a rollout; without one, what looks like a secret by itself."""
+        return masked_text(text) if rollout_id is None else self._scans.text(rollout_id, text)
 
     def unlisted(self) -> frozenset[RolloutId]:
         """Rollouts that no list tells of."""

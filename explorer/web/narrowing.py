@@ -68,8 +68,9 @@ class Hiding:
         """A call's bodies as they are shown."""
         return bodies
 
-    def text(self, text: str) -> str:
-        """Words of people about a rollout, and names in lists."""
+    def text(self, text: str, rollout_id: RolloutId | None = None) -> str:
+        """Words of people about a rollout, and names in lists; with the rollout, what is
+        covered up elsewhere in it is covered up here, too."""
         return text
 
     def unlisted(self) -> Ids:
@@ -133,7 +134,7 @@ class NarrowStore:
         state = self._store.rollout_state(rollout_id) if self._sees(rollout_id) else None
         if state is None or state.reason is None:
             return state
-        return replace(state, reason=self._hiding.text(state.reason))
+        return replace(state, reason=self._hiding.text(state.reason, rollout_id))
 
     def record(self, rollout_id: RolloutId) -> RolloutRecord | None:
         record = self._store.record(rollout_id) if self._sees(rollout_id) else None
@@ -360,15 +361,16 @@ class NarrowStore:
         )
 
     def _covered(self, annotation: Annotation) -> Annotation:
+        about = annotation.rollout_id
         return replace(
             annotation,
-            note=self._words(annotation.note),
-            label=self._words(annotation.label),
+            note=self._words(annotation.note, about),
+            label=self._words(annotation.label, about),
             who="",
         )
 
-    def _words(self, text: str | None) -> str | None:
-        return self._hiding.text(text) if text is not None else None
+    def _words(self, text: str | None, about: RolloutId | None = None) -> str | None:
+        return self._hiding.text(text, about) if text is not None else None
 
 
 def _whole_only() -> NoReturn:
