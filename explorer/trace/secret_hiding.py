@@ -145,6 +145,21 @@ class HiddenVocabulary(Mapping[int, tuple[bytes, bool]]):
         return token_id == HIDDEN_ID or token_id in self._inner
 
 
+def still_tells(
+    ids: IdArray, vocabulary: Mapping[int, tuple[bytes, bool]], masker: Masker
+) -> bool:
+    """Whether ids as they stand in a file decode to a secret: the proof to be made on what
+    was written, whatever made it.
+
+    Args:
+        masker: `Masker()` for what looks like one, or with the secrets of a rollout.
+    """
+    raw = b"".join(
+        vocabulary[each][0] if each in vocabulary else b"\xff" for each in ids.tolist()
+    )
+    return bool(masker.spans(raw))
+
+
 def masked(value: T, masker: Masker, depth: int = 0) -> T:
     """`value` with every text in it masked: texts, containers and frozen records."""
     found: Any = value

@@ -32,6 +32,7 @@ from explorer.trace.secret_hiding import (
     hidden_judgement,
     hidden_of,
     hidden_record,
+    still_tells,
 )
 from explorer.trace.secret_scan import RolloutScan, Scanned, Vocabulary
 from explorer.trace.secret_text import Masker
@@ -128,7 +129,7 @@ def hide(
 
 
 @given(st.lists(st.integers(1, 170), max_size=60))
-def test_nothing_of_a_secret_is_left_and_everything_else_is_as_it_was(
+def test_sec_02_nothing_of_a_secret_is_left_and_everything_else_is_as_it_was(
     places: list[int],
 ) -> None:
     made, vocabulary = planted(places)
@@ -136,6 +137,10 @@ def test_nothing_of_a_secret_is_left_and_everything_else_is_as_it_was(
     assert {each.kind for each in found.secrets} == {"openai_key", "assigned_secret"}
     for secret in (SECRET, PASSWORD):
         assert_nowhere((shown, told), secret, vocabulary)
+    # sec-02: neither text nor ids; the same proof finds it in what was not hidden.
+    row = CallId("c2")
+    assert still_tells(verdict.tree.sequences.full(row), vocabulary, Masker())
+    assert not still_tells(told.tree.sequences.full(row), vocabulary, Masker(list(found.ids)))
     # The verdict was made once, and says what it said.
     assert told.masks == verdict.masks
     assert (told.trainable, told.supervised_tokens) == (
