@@ -93,6 +93,9 @@ def _direct(request: Request, settings: Settings) -> str:
     """Browsers say that they load a page into a frame; cookies may be blocked in there."""
     if request.headers.get("sec-fetch-dest") != "iframe":
         return ""
-    query = request.url.query
-    path = request.url.path + (f"?{query}" if query else "")
+    query, path = request.url.query, request.url.path
+    if path.startswith("/sign-in"):
+        # The way back from a provider has a code in its query.
+        query, path = "", "/sign-in"
+    path = f"{path}?{query}" if query else path
     return origin_of(request, settings) + path

@@ -298,6 +298,18 @@ def test_an_issuer_on_a_private_network_must_be_allowed(provider: Liar, tmp_path
 SETTINGS = ProviderSettings(name="hub", issuer="https://huggingface.co", client_id="c")
 
 
+def test_nothing_of_a_sign_in_is_logged(
+    made: Parts, provider: Liar, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    login = begin(made)
+    finish(made, provider, login)
+    provider.sign_with = other_keys()[0]
+    assert why(made, provider) == "signature"
+    for secret in (login.state, login.nonce, login.verifier, "at-1", "c-1"):
+        assert secret not in caplog.text
+
+
 def test_memberships_with_restrictions_do_not_count() -> None:
     orgs: list[Any] = [
         {"sub": "o-1", "preferred_username": "lab", "roleInOrg": "admin"},

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 from explorer.access.cookies import LOGIN_COOKIE, SESSION_COOKIE
 from tests.browser.chromium import ARGUMENTS, EXECUTABLE
+from tests.oidc.provider import PUBLIC_CLIENT
 from tests.oidc.served import Signed, signed
 
 pytestmark = pytest.mark.browser
@@ -403,3 +404,14 @@ def test_plain_http_elsewhere_is_refused_in_words(tmp_path: Path) -> None:
             assert "Signing in needs https" in reply.text
             assert "set-cookie" not in reply.headers
         assert reply.status_code == 403
+
+
+def test_a_client_without_a_secret_signs_in_by_its_verifier(
+    browser: Browser, tmp_path: Path
+) -> None:
+    public = {"client_id": PUBLIC_CLIENT, "client_secret": None}
+    with signed(tmp_path, provider_settings=public) as site:
+        context = site.visitor(browser)
+        site.sign_in(context.new_page(), "cleo")
+        assert site.whoami(context)["subject"] == "test:u-cleo"
+        context.close()

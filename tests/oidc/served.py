@@ -57,7 +57,9 @@ class Signed:
 
 
 @contextmanager
-def signed(folder: Path, **settings: Any) -> Iterator[Signed]:
+def signed(
+    folder: Path, *, provider_settings: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Signed]:
     """A running server with the real provider; nobody is the operator without the token."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -68,7 +70,7 @@ def signed(folder: Path, **settings: Any) -> Iterator[Signed]:
             ScriptedEngine(ENGINE),
             folder / "signed.duckdb",
             listen_port=port,
-            providers=(real.settings(),),
+            providers=(real.settings(**(provider_settings or {})),),
             **settings,
         ) as live,
     ):
