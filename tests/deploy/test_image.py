@@ -13,8 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -182,18 +183,23 @@ def readable_python(box: Box) -> Path:
     pytest.skip("no Python here that a user without rights may run")
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users reach; pytest's own are for their owner alone."""
+    with tempfile.TemporaryDirectory(prefix="image-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 # How this machine reaches the package index is no matter of the image.
 NETWORK = ("PIP_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get(WHOLE), reason=f"minutes and a gigabyte; set {WHOLE}=1")
-def test_every_step_of_the_image_in_a_clean_directory(tmp_path: Path) -> None:
+def test_every_step_of_the_image_in_a_clean_directory(open_folder: Path) -> None:
+    tmp_path = open_folder
     box = Box(tmp_path, drop=True)
-    for folder in tmp_path.parents:
-        if folder.name.startswith("pytest-"):
-            folder.chmod(0o711)
-    tmp_path.chmod(0o755)
     python = readable_python(box)
     for name in ("src", "opt", "data", "tmp"):
         (tmp_path / name).mkdir()

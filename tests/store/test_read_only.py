@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -159,12 +160,11 @@ def test_two_readers_share_the_file_and_no_writer_joins_them(path: Path) -> None
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no user ids here")
 def test_file_and_folder_need_not_be_writable(path: Path) -> None:
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
     # pytest's folders are for their owner alone.
-    for folder in path.parent.parents:
-        if len(folder.parts) > len(Path(tempfile.gettempdir()).parts):
-            folder.chmod(0o711)
+    folder = Path(tempfile.mkdtemp(prefix="read-only-"))
+    path = Path(shutil.copy(path, folder))
+    path.chmod(0o444)
+    folder.chmod(0o555)
     code = (
         "import json, os, sys; from pathlib import Path\n"
         "from explorer.store import DuckDBStore, StoreOptions\n"
@@ -183,4 +183,5 @@ def test_file_and_folder_need_not_be_writable(path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
         assert json.loads(ended.stdout) == [1, True]
     finally:
-        path.parent.chmod(0o755)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
