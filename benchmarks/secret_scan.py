@@ -81,7 +81,7 @@ def make(planted: str) -> tuple[RolloutRecord, dict[int, tuple[bytes, bool]], li
         submitted = orjson.dumps(
             {"model": "m", "messages": messages, "logprobs": True, "return_token_ids": True}
         )
-        content = [
+        content: list[dict[str, object]] = [
             {"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []}
             for token in said.tolist()
         ]

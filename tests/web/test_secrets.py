@@ -63,7 +63,11 @@ def plant(live: Live, **wanted: Any) -> str:
         ]
     note = {"note": f"why does it say {KEY}? And {PASSWORD}?", "label": "odd"}
     live.api("POST", f"/api/v1/rollouts/{name}/annotations", note, status=201)
-    closing = {"ok": True, "reason": f"used {KEY}, {PASSWORD}", "stdout_tail": f"{KEY[10:]}\ndone"}
+    closing = {
+        "ok": True,
+        "reason": f"used {KEY}, {PASSWORD}",
+        "stdout_tail": f"{KEY[10:]}\ndone",
+    }
     live.api("POST", f"/api/v1/rollouts/{name}/close", closing)
     return name
 
