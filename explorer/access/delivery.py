@@ -1,6 +1,6 @@
 """The one way out: every document that leaves passes here and leaves a row behind.
 
-Owns: spending a grant before the first byte, looking at it again after every MiB, and the
+Owns: spending a grant before the first byte, looking at it again before every chunk, and the
 audit row with what was sent. Must not know: what the document is, HTTP.
 
 Two rows tell of a download: one before its first byte, so that a server which dies while it
@@ -23,7 +23,6 @@ from explorer.errors import StoreFailed
 
 log = logging.getLogger(__name__)
 
-STEP = 1024 * 1024
 # Why the document must not be sent on, or nothing.
 Still = Callable[[], str]
 
@@ -99,16 +98,13 @@ class Delivery:
             DownloadStopped: the grant ended in the middle; the connection must be cut, so
                 that nobody takes the part for the whole.
         """
-        why, complete, unlooked = "the reader went away", False, 0
+        why, complete = "the reader went away", False
         try:
             async for chunk in chunks:
-                unlooked += len(chunk)
-                if unlooked >= STEP:
-                    unlooked = 0
-                    stopped = self._still()
-                    if stopped:
-                        why = stopped
-                        raise DownloadStopped(stopped)
+                stopped = self._still()
+                if stopped:
+                    why = stopped
+                    raise DownloadStopped(stopped)
                 yield chunk
                 # Counted when the server asks for more: it took the chunk.
                 self._digest.update(chunk)

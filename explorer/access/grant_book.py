@@ -179,7 +179,7 @@ class GrantBook:
             return use
 
     def stands(self, grant_id: str) -> str:
-        """Why a grant in use must not be used on, or nothing; cheap enough for each MiB."""
+        """Why a grant in use must not be used on, or nothing; cheap enough for each chunk."""
         grant = self._grants.get(grant_id)
         if grant is None:
             return "the grant is gone"

@@ -65,7 +65,7 @@ class Access:
         )
 
     def still(self, held: Pass, parcel: Parcel) -> Still:
-        """Asks, for each MiB of a document, whether it may still be sent."""
+        """Asks, for each chunk of a document, whether it may still be sent."""
 
         def look() -> str:
             if parcel.grant_id:

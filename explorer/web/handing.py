@@ -6,6 +6,7 @@ Owns: the parcel of a request and the response that sends it. Must not know: wha
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -74,7 +75,8 @@ async def handed_bytes(
     api: ApiServices, request: Request, parcel: Parcel, data: bytes
 ) -> AsyncGenerator[bytes, None]:
     """A document that is whole in memory, as it may leave."""
-    return await handed_out(api, request, replace(parcel, encoding="identity"), _once(data))
+    whole = replace(parcel, etag=hashlib.sha256(data).hexdigest(), encoding="identity")
+    return await handed_out(api, request, whole, _once(data))
 
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:
