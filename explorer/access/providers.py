@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, RSAKey, import_key
+from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
 
 from explorer.errors import ExplorerError, NotFound, SignInFailed
 from explorer.sign_in_settings import ProviderSettings
@@ -24,7 +24,7 @@ KEEP_S = 3600.0
 # Between two fetches of the same document, whatever made us want it again.
 PAUSE_S = 5.0
 _LONGEST_KEYS = 64
-SigningKey = RSAKey | ECKey
+SigningKey = RSAKey | ECKey | OKPKey
 
 
 class Answer(Protocol):
@@ -229,21 +229,25 @@ def _read_keys(document: Mapping[str, Any]) -> tuple[SigningKey, ...]:
     listed = document.get("keys")
     made: list[SigningKey] = []
     for each in (listed if isinstance(listed, list) else [])[:_LONGEST_KEYS]:
-        if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC"):
+        if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC", "OKP"):
             continue
         if each.get("use", "sig") != "sig":
+            continue
+        # The other curves of this kind do not sign, or hardly anywhere.
+        if each["kty"] == "OKP" and each.get("crv") != "Ed25519":
             continue
         try:
             key = import_key(each)
         except (JoseError, ValueError, TypeError, KeyError):
             continue
-        if isinstance(key, (RSAKey, ECKey)):
+        if isinstance(key, (RSAKey, ECKey, OKPKey)):
             made.append(key)
     return tuple(made)
 
 
 def _pick(keys: Iterable[SigningKey], kid: str | None, algorithm: str) -> SigningKey | None:
-    kind = ECKey if algorithm.startswith("ES") else RSAKey
+    kinds: dict[str, type[SigningKey]] = {"ES": ECKey, "Ed": OKPKey}
+    kind = kinds.get(algorithm[:2], RSAKey)
     fitting = [
         each for each in keys if isinstance(each, kind) and each.get("alg") in (None, algorithm)
     ]

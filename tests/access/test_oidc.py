@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from joserfc import jwt
+from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from explorer.access.logins import Login
 from explorer.access.oidc import SignedIn, person_of
@@ -191,6 +192,28 @@ def test_a_new_key_is_looked_up_once(made: Parts, provider: Liar) -> None:
     providers._clock = lambda: old() + 6
     assert finish(made, provider).person.subject == "liar:u-1"
     assert provider.paths().count("/keys") == 2
+
+
+@pytest.mark.parametrize("alg", ["RS512", "PS256", "ES256", "EdDSA", "Ed25519"])
+def test_every_kind_of_published_key_is_understood(
+    made: Parts, provider: Liar, alg: str
+) -> None:
+    key: RSAKey | ECKey | OKPKey = provider.key
+    if alg.startswith("ES"):
+        key = ECKey.generate_key("P-256", {"kid": "new"})
+    elif alg.startswith("Ed"):
+        key = OKPKey.generate_key("Ed25519", {"kid": "new"})
+    provider.published = [key]
+    provider.sign_with, provider.algorithm = key, alg
+    provider.header = {"kid": key.kid}
+    if alg == "EdDSA":
+        half = hashlib.sha512(b"at-1").digest()[:32]
+        provider.claims = {"at_hash": base64.urlsafe_b64encode(half).decode().rstrip("=")}
+    assert finish(made, provider).person.subject == "liar:u-1"
+    # The same key under the name of another kind signs nobody in.
+    provider.algorithm = "ES256" if alg[:2] != "ES" else "RS256"
+    provider.raw_id_token = f"{part({'alg': provider.algorithm, 'kid': key.kid})}.e30.e30"
+    assert why(made, provider) == "key"
 
 
 def test_a_token_that_names_no_key_means_the_only_one(made: Parts, provider: Liar) -> None:
