@@ -200,8 +200,11 @@ class HostingSettings(BaseSettings):
     @property
     def banner_text(self) -> str:
         """The sentence on every page, empty without one."""
-        if self.banner or self.profile != "public":
+        if self.banner:
             return self.banner
+        if self.profile != "public":
+            shown = "This server shows a store and records nothing."
+            return shown if self.read_only else ""
         reset = (
             f" What visitors leave is wiped every {self.reset_every_hours:g} hours."
             if self.reset_every_hours

@@ -51,7 +51,11 @@ class Operator:
         where every peer is on loopback; then nobody is the operator without the token.
         """
         token = settings.admin_token
-        named = bool(settings.allowed_hosts) or settings.public_url is not None
+        named = (
+            bool(settings.allowed_hosts)
+            or settings.public_url is not None
+            or bool(settings.trusted_proxies)
+        )
         return cls(
             token=token.get_secret_value() if token is not None else made,
             trust_loopback=settings.on_loopback and not named,

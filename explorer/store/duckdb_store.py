@@ -229,8 +229,6 @@ class DuckDBStore(SizeReader, Reader, Lister, AnnotationReader, SecretReader, Sn
         quarantined = self._quarantined_before + gauges.quarantined
         if quarantined:
             messages.append(f"{quarantined} records could not be stored and were set aside")
-        if read_only:
-            messages.append("open for reading only: nothing is recorded or changed")
         if short:
             messages.append("too little free space: nothing new is admitted")
         try:

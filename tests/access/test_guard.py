@@ -167,6 +167,7 @@ def test_behind_a_proxy_a_loopback_peer_is_nobody(proxied: dict[str, str]) -> No
     [
         {"public_url": "https://demo.example"},
         {"allowed_hosts": ("demo.example",)},
+        {"trusted_proxies": ("127.0.0.1",)},
         {"host": "0.0.0.0", "admin_token": "t" * 20},
     ],
 )

@@ -26,6 +26,10 @@ def test_the_public_profile_is_read_only_without_sql_and_imports_and_shows_every
     assert load(profile="public", banner="Mine.", reset_every_hours=1).banner_text == "Mine."
 
 
+def test_a_store_that_is_only_shown_says_so() -> None:
+    assert load(read_only=True).banner_text == "This server shows a store and records nothing."
+
+
 def test_without_a_profile_nothing_is_public_and_there_is_no_banner() -> None:
     settings = load()
     assert (settings.default_visibility, settings.banner_text) == ("private", "")

@@ -229,7 +229,7 @@ def test_every_step_of_the_image_in_a_clean_directory(open_folder: Path) -> None
     assert shlex.split(made.text)[0] == "groupadd"  # needs a root file system; not run
     set_ = box.environment(last) | {"ROLLOUT_EXPLORER_ADMIN_TOKEN": TOKEN}
     entry, *more = command_of(last)
-    serve_and_look(box, [f"{tmp_path}/opt/explorer/bin/{entry}", *more], set_)
+    serve_and_look(box, [f"/opt/explorer/bin/{entry}", *more], set_)
 
 
 def _copy(source: Path, target: Path) -> None:
