@@ -402,7 +402,7 @@ def test_every_rule_that_can_decide_did(world: World) -> None:
 def test_the_chain_of_all_that_is_whole(world: World) -> None:
     report = world.live.application.access.audit.check()
     assert report.whole
-    assert report.rows > 100
+    assert report.rows > 20
     lines = world.ask("operator", "GET", "/audit.jsonl").text.splitlines()
     assert [json.loads(line)["sequence"] for line in lines][:3] == [0, 1, 2]
 
