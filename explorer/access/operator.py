@@ -19,9 +19,6 @@ from explorer.settings import Settings, is_loopback
 
 # Set by reverse proxies: behind one, a loopback peer says nothing about the person.
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-# Answer to anybody: they tell that the server lives, and how pages look.
-OPEN_PATHS = ("/healthz", "/readyz")
-OPEN_PREFIX = "/static/"
 
 
 def make_token() -> str:
