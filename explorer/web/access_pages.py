@@ -36,7 +36,7 @@ from explorer.web.grant_routes import change_level, set_role
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.lists import view_link
 from explorer.web.pages import page_and_twin
-from explorer.web.permissions import answers
+from explorer.web.permissions import answers, held_back
 from explorer.web.pretty import safe_text
 from explorer.web.render import respond
 from explorer.web.rollout_pages import judged_or_404
@@ -86,6 +86,7 @@ async def rollout_access(request: Request, rollout_id: str) -> Response:
                 )
                 for each in found
             ),
+            held_back=held_back(request, rollout_id),
             decides=decides,
             own_level=own.value if own is not None else "",
             levels=LEVELS,

@@ -212,6 +212,7 @@ class RolloutAccessPage:
     subject: str = said("Whose answers these are.")
     role: str = said("Their role.")
     answers: tuple[AnswerRow, ...] = said("What they may do.")
+    held_back: str = said("Why no document leaves under any grant, empty when they may.")
     decides: bool = said("Whether the reader may set the level and ask about others.")
     own_level: str = said("Level set on the rollout itself, empty when none is.")
     levels: tuple[Choice, ...] = said("Levels to choose from.")

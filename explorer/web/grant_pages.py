@@ -271,7 +271,9 @@ def _scan_words(store: Store, reached: Collection[RolloutId]) -> str:
     undecided = len(store.secrets_undecided() & set(reached))
     parts = [
         words.plural(sum(mark.n_secrets for mark in found), "secret"),
-        words.plural(sum(mark.n_paths for mark in found), "path with a name", "paths with a name"),
+        words.plural(
+            sum(mark.n_paths for mark in found), "path with a name", "paths with a name"
+        ),
     ]
     if undecided:
         parts.append(f"undecided in {words.plural(undecided, 'rollout')}")

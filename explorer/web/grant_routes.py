@@ -278,8 +278,10 @@ async def read_audit(
     cursor: Annotated[int | None, Query(ge=0)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> JSONResponse:
-    """Rows of the audit log, the newest first, by `event` and `who`; `?check=1` also says
-    whether the whole chain is whole."""
+    """Rows of the audit log, the newest first, by `event` and `who`.
+
+    `?check=1` also says whether the whole chain is whole.
+    """
     key = audit_filter(request)
     rows = await asyncio.to_thread(api.access.audit.page, key, cursor, limit)
     following = rows[-1]["sequence"] if len(rows) == limit else None
@@ -319,4 +321,5 @@ def audit_filter(request: Request) -> dict[str, str]:
 async def show_access(rollout_id: str, request: Request, api: Api) -> JSONResponse:
     """What the caller may do with a rollout, and which rule says so."""
     del rollout_id
-    return JSONResponse(permissions_json(request, api.access, now_us()))
+    found = await asyncio.to_thread(permissions_json, request, api.access, now_us())
+    return JSONResponse(found)

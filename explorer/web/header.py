@@ -15,7 +15,7 @@ from fastapi import Request
 
 from explorer.access.policy import Kind
 from explorer.export.judged import Judged
-from explorer.records import Grade, RolloutId
+from explorer.records import Grade
 from explorer.store.interface import RolloutSummary, Store
 from explorer.store.remarks import Annotation
 from explorer.trace.verdict import Judgement
@@ -33,9 +33,8 @@ from explorer.web.contexts_rollout import (
 from explorer.web.frames import frame, rollout_href, run_href
 from explorer.web.gate import pass_of
 from explorer.web.live import position_of
-from explorer.web.permissions import answers
+from explorer.web.permissions import answers, held_back
 from explorer.web.pretty import safe_text
-from explorer.web.services import services_of
 from explorer.web.timing import budget_rows
 
 TABS = (
@@ -78,11 +77,8 @@ def _taking(request: Request, made: Frame) -> tuple[Taking, ...]:
         return ()
     access = cast("Access", request.app.state.access)
     _, found = answers(access, held.caller, held.place)
-    scans = services_of(request).secrets
     under_grant = any(each.decision.grant_id for each in found)
-    refusal = None
-    if scans is not None and under_grant:
-        refusal = scans.export_refusal(RolloutId(held.place.rollout_id))
+    refusal = held_back(request, held.place.rollout_id) if under_grant else ""
     rows: list[Taking] = []
     for answer in found:
         kind = answer.question.rule.kind
@@ -96,11 +92,10 @@ def _taking(request: Request, made: Frame) -> tuple[Taking, ...]:
         if answer.decision.waiting:
             ask, label = f"/grants/{answer.decision.waiting}", "Your request"
         allowed = answer.decision.allowed
-        if allowed and refusal is not None:
+        if allowed and refusal:
             allowed, told, label = False, refusal, "Findings"
             ask = rollout_href(held.place.rollout_id, "findings")
-        said = safe_text(f"{told[:1].upper()}{told[1:]}")
-        rows.append(Taking(kind.value, allowed, said, ask, label))
+        rows.append(Taking(kind.value, allowed, safe_text(told), ask, label))
     return tuple(rows)
 
 

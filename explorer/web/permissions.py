@@ -24,6 +24,7 @@ from explorer.access.policy import (
     decide,
 )
 from explorer.access.visibility import Holds
+from explorer.records import RolloutId
 from explorer.web.access import Access
 from explorer.web.gate import pass_of
 
@@ -74,6 +75,15 @@ def answers(access: Access, caller: Caller, place: Place) -> tuple[Holds, tuple[
     return holds, tuple(found)
 
 
+def held_back(request: Request, rollout_id: str) -> str:
+    """Why no document of a rollout leaves under any grant, or nothing; it may scan first, so
+    call it in a worker thread."""
+    scans = request.app.state.services.secrets
+    if scans is None:
+        return ""
+    return scans.export_refusal(RolloutId(rollout_id)) or ""
+
+
 def permissions_json(request: Request, access: Access, now_us: int) -> dict[str, Any]:
     """The caller's own answers, as the API gives them."""
     held = pass_of(request)
@@ -87,6 +97,7 @@ def permissions_json(request: Request, access: Access, now_us: int) -> dict[str,
         "level": holds.level.value,
         "level_words": LEVEL_WORDS[holds.level],
         "because": holds.because if held.caller.role >= Role.CURATOR else None,
+        "held_back": held_back(request, held.place.rollout_id) or None,
         "time_us": now_us,
         "answers": [
             {

@@ -98,7 +98,7 @@ def error_response(
         frame=outline,
         status=status,
         code=code,
-        message=f"{message[:1].upper()}{message[1:]}",
+        message=message,
         steps=tuple(steps),
     )
     template = "error_fragment.html" if request.headers.get("hx-request") else None

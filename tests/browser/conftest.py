@@ -17,19 +17,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
-from explorer.access.grants import ObjectKind, State, SubjectKind, Wanted
-from explorer.access.people import Caller, How, Person, Role
-from explorer.access.policy import Kind, Level
-from explorer.access.visibility import Target
 from tests.browser.chromium import EXECUTABLE, launch
 from tests.web import seeds
-from tests.web.seeds import HOSTILE, Maker
+from tests.web.granted import granted
+from tests.web.seeds import Maker
 from tests.web.serving import Served, serving
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 WIDE = {"width": 1440, "height": 860}
-OPERATOR = Caller(Role.OPERATOR, How.OPERATOR_TOKEN)
 NARROW = {"width": 390, "height": 844}
 
 
@@ -120,30 +116,6 @@ def served(
         for name in ("large", "long", "folded"):
             running.call(partial(seeds.write, store, made[name], 1.0, True, close=True))
         yield running, made
-
-
-def granted(running: Served, made: dict[str, Maker]) -> dict[str, str]:
-    """Ids of a grant that waits and of one that stands, made where there is none."""
-    access = running.app.state.access
-    if not access.grants.all:
-        rollouts = tuple(str(made[name].rollout.rollout_id) for name in ("forked", "hostile"))
-        for kind, name in ((Kind.RAW, HOSTILE), (Kind.TRAINING_TRACE, "ana")):
-            person = Person("test:u-1", name)
-            wanted = Wanted(
-                SubjectKind.PERSON,
-                person.subject,
-                name,
-                ObjectKind.ROLLOUTS,
-                rollouts,
-                (kind,),
-                HOSTILE + "W" * 300,
-            )
-            asked = access.grants.ask(Caller(Role.VIEWER, How.SESSION, person=person), wanted)
-        access.grants.decide(OPERATOR, asked.grant_id, State.APPROVED, HOSTILE)
-        access.visibility.set(OPERATOR, Target.RUN, made["forked"].rollout.run, None, HOSTILE)
-        access.visibility.set(OPERATOR, Target.RUN, HOSTILE, Level.PUBLIC, HOSTILE)
-    states = {State.PENDING: "waiting", State.APPROVED: "standing"}
-    return {states[grant.steps[-1].state]: grant.grant_id for grant in access.grants.all}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.web import seeds
+from tests.web.granted import granted
 from tests.web.seeds import Maker
 from tests.web.serving import Served, serving
 
@@ -26,8 +27,11 @@ class Site:
         return self.made[name].rollout.rollout_id
 
     def url(self, path: str) -> str:
-        """A path with `{seed}` replaced by its id."""
-        return path.format(**{name: self.id(name) for name in self.made})
+        """A path with `{seed}` replaced by its id, `{waiting}` and `{standing}` by grants."""
+        ids = {name: self.id(name) for name in self.made}
+        if "{waiting}" in path or "{standing}" in path:
+            ids |= granted(self.served, self.made)
+        return path.format(**ids)
 
     def text(self, path: str) -> str:
         """A page that must be there."""
