@@ -15,7 +15,7 @@ from explorer import columns, records
 from explorer.app import Application
 from explorer.engine.scripted import ScriptedEngine
 from explorer.settings import PREFIX, Settings, load
-from explorer.store.interface import Store
+from explorer.store.duckdb_store import DuckDBStore
 from explorer.trace.findings import FINDINGS
 from explorer.trace.policy import Policy
 from explorer.web import contexts
@@ -125,7 +125,7 @@ def served_paths(tmp_path: Path) -> Iterator[str]:
     """Every path of the real application, the wire left out."""
     settings = load(store=tmp_path / "never-opened.duckdb")
     # Routes are declared before anything is asked of the store.
-    application = Application(settings, ScriptedEngine([{"text": "x"}]), cast(Store, None))
+    application = Application(settings, ScriptedEngine([{"text": "x"}]), cast(DuckDBStore, None))
 
     def walk(routes: Any) -> Iterator[str]:
         for route in routes:
