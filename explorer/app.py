@@ -233,13 +233,13 @@ class Application:
 
     async def start(self) -> None:
         """Engine up, certified; vocabulary kept; open rollouts known."""
-        self.public.start()
         if self.settings.read_only:
             # Nothing will be sampled, so the engine that was recorded is told of, and no
             # side file is brought up to date.
             self.certifier.latest = await asyncio.to_thread(self.store.latest_certificate)
             await asyncio.to_thread(self.index.open)
             self.resetting.start()
+            self.public.start()
             return
         await self.engine.start()
         await self.certifier.start()
@@ -249,6 +249,8 @@ class Application:
         self.scanning.start()
         self.retention.start()
         self.resetting.start()
+        # Last: the engine may take minutes, and nobody answers before that.
+        self.public.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""

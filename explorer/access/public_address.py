@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 # An answer as fresh as this is good enough for a new rollout (seconds).
 FRESH_S = 10.0
+_DEAD_FRESH_S = 1.0
 _RETRY_S = 10.0
-_FIRST_S = 0.5
+_FIRST_S = 1.0
 
 
 class PublicAddress:
@@ -80,7 +81,9 @@ class PublicAddress:
         if not self.on:
             return
         async with self._lock:
-            if time.monotonic() - self._asked > FRESH_S or self.reason:
+            # Many who wait for a dead address share one answer.
+            fresh = _DEAD_FRESH_S if self.reason else FRESH_S
+            if time.monotonic() - self._asked > fresh:
                 await self._probe()
         if self.reason:
             raise PublicAddressDead(

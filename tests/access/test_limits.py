@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explorer.access.bodies import BodyLimits
@@ -90,6 +90,7 @@ def test_zero_sets_no_limit() -> None:
     assert len(limiter) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 5), max_size=60))
 def test_never_more_than_burst_and_rate_allow(pauses: list[float]) -> None:
     clock = Clock()
@@ -167,6 +168,7 @@ def test_a_chain_without_end_is_read_to_its_bound_only() -> None:
     assert seen("10.0.0.1", [long])[0] == "10.0.0.2"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_in_the_header_breaks_it(text: str) -> None:
     found = read_address(text)

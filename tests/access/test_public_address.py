@@ -40,7 +40,11 @@ class Tunnel:
             if not self.target:
                 near.close()
                 continue
-            far = socket.create_connection(("127.0.0.1", self.target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=_pump, args=(one, other), daemon=True).start()
 
@@ -80,6 +84,7 @@ def test_dep_01_a_dead_or_foreign_address_stops_new_rollouts(
     free = socket.create_server(("127.0.0.1", 0))
     port = free.getsockname()[1]
     free.close()
+    tunnel.target = port
     with (
         server(
             tmp_path, "mine", public_url=tunnel.url, public_url_probe_s=3600.0, listen_port=port
@@ -95,7 +100,6 @@ def test_dep_01_a_dead_or_foreign_address_stops_new_rollouts(
             )
 
         # Alive: the tunnel leads here.
-        tunnel.target = port
         made = create()
         assert made.status_code == 201, made.text
         key = made.json()["capture_key"]
@@ -114,6 +118,7 @@ def test_dep_01_a_dead_or_foreign_address_stops_new_rollouts(
 
         # A tunnel that somebody else's server took over.
         tunnel.target = int(other.url.rpartition(":")[2])
+        forget(live)
         foreign = create()
         assert foreign.status_code == 503
         assert "another server" in foreign.json()["error"]["message"]
@@ -136,6 +141,7 @@ def test_dep_01_a_dead_or_foreign_address_stops_new_rollouts(
 
         # And back.
         tunnel.target = port
+        forget(live)
         assert create().status_code == 201
         assert 'role="alert"' not in httpx.get(f"{here}/", headers=operator).text
 
@@ -186,3 +192,27 @@ def test_a_page_that_is_no_json_is_another_server() -> None:
 
 def test_every_process_has_a_number_of_its_own() -> None:
     assert PublicAddress(None, 0).instance != PublicAddress(None, 0).instance
+
+
+def test_many_who_wait_for_a_dead_address_ask_it_once() -> None:
+    asked = 0
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.3)
+        writer.close()
+
+    async def work() -> None:
+        served = await asyncio.start_server(silent, "127.0.0.1", 0)
+        async with served:
+            port = served.sockets[0].getsockname()[1]
+            address = PublicAddress(f"http://127.0.0.1:{port}", 300)
+            ended = await asyncio.gather(
+                *(address.require() for _ in range(20)), return_exceptions=True
+            )
+            assert all(isinstance(each, PublicAddressDead) for each in ended)
+            await address.stop()
+
+    asyncio.run(work())
+    assert asked == 1
