@@ -214,6 +214,11 @@ def _moment(given: Any, now_us: int) -> int:
     found = int(moment.timestamp() * 1_000_000)
     if found <= now_us:
         raise InvalidValue("`expires` is past already", path="$.expires")
+    if found > now_us + MOST_DAYS * DAY_US:
+        raise InvalidValue(
+            f"`expires` is at most {MOST_DAYS} days from now, or null for no end",
+            path="$.expires",
+        )
     return found
 
 

@@ -108,6 +108,10 @@ class Reach:
                     self._seen.popitem(last=False)
             return found
 
+    def opens(self, view: str) -> bool:
+        """Whether a saved view says who may see or take what: some level or grant names it."""
+        return view in self._wanted_views()
+
     def askable_run(self, run: str) -> bool:
         """Whether some rollout of a run is not private."""
         with self._lock:

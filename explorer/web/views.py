@@ -12,12 +12,15 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from explorer.access.calling import caller_of
+from explorer.access.people import Role
 from explorer.capture.ids import now_us
-from explorer.errors import InvalidValue, NotFound
+from explorer.errors import InvalidValue, NotFound, RoleNeeded
 from explorer.store.interface import Store
 from explorer.store.remarks import SavedView
 from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
+from explorer.web.access import access_of
 from explorer.web.annotating import read_form
 from explorer.web.api import Api
 from explorer.web.desk_access import require_change
@@ -46,6 +49,7 @@ async def save_view(request: Request, services: Api) -> JSONResponse:
     """Saves `query` under `name`; a view of that name is replaced."""
     body = requests.read_object(await request.body())
     requests.only(body, {"name", "query", "who"})
+    _require_change_of(request, body.get("name"))
     view = await _save(
         services.store, body | {"who": who_of(request, requests.text(body, "who"))}
     )
@@ -55,6 +59,7 @@ async def save_view(request: Request, services: Api) -> JSONResponse:
 @programs.delete("/views/{name:path}", status_code=204, dependencies=[CanChange])
 async def drop_view(name: str, request: Request, services: Api) -> Response:
     """Takes a saved view away."""
+    _require_change_of(request, name)
     await _drop(services.store, name, who_of(request))
     return Response(status_code=204)
 
@@ -64,6 +69,7 @@ async def save_from_page(request: Request) -> Response:
     """Saves the list that a page shows, and shows it again."""
     given: dict[str, Any] = dict(read_form(await request.body()))
     who = who_of(request, requests.text(given, "who"))
+    _require_change_of(request, given.get("name"))
     view = await _save(services_of(request).store, given | {"who": who})
     return RedirectResponse(_list(view.query), 303)
 
@@ -72,6 +78,7 @@ async def save_from_page(request: Request) -> Response:
 async def drop_from_page(request: Request) -> Response:
     """Takes a view away by the page's button."""
     given = read_form(await request.body())
+    _require_change_of(request, given.get("name"))
     await _drop(services_of(request).store, given.get("name", ""), who_of(request))
     return RedirectResponse(_list(given.get("query", "")), 303)
 
@@ -79,6 +86,21 @@ async def drop_from_page(request: Request) -> Response:
 def _list(query: str) -> str:
     """The list of a query; read and written again, so that it is an address of ours."""
     return href("/rollouts", parse_qsl(query)[:100])
+
+
+def _require_change_of(request: Request, name: Any) -> None:
+    """What a view matches may decide who sees it; then only who decides that may change it.
+
+    Raises:
+        RoleNeeded: a level or a grant names the view, and the caller is no operator.
+    """
+    if caller_of(request.scope).role >= Role.OPERATOR:
+        return
+    if isinstance(name, str) and access_of(request).reach.opens(name):
+        raise RoleNeeded(
+            "a level or a grant names this view, so what it matches is who may see what: "
+            "changing it needs the role `operator`; save yours under another name"
+        )
 
 
 async def _save(store: Store, body: dict[str, Any]) -> SavedView:

@@ -450,6 +450,29 @@ def test_a_grant_for_a_run_or_a_view_covers_what_comes_later(site: Granted) -> N
     assert site.get("ben", trace(other)).status == 200
     assert other in site.get("ben", "/rollouts.json?task=of-the-view").text()
     assert other not in site.get("ana", "/rollouts.json?task=of-the-view").text()
+    # Whoever may write views but does not decide cannot open more by changing this one.
+    site.operator(
+        "POST", "/api/v1/roles", {"subject": "test:u-ben", "role": "curator", "given": True}
+    )
+    site.sign_in_again("ben")
+    with site.client(who="ben") as ben:
+        for method, path, body in (
+            ("POST", "/api/v1/views", {"name": "shared", "query": ""}),
+            ("DELETE", "/api/v1/views/shared", None),
+        ):
+            tried = ben.request(method, path, json=body, headers=from_page(site))
+            assert tried.status_code == 403, tried.text
+            assert tried.json()["error"]["code"] == "role_needed"
+        for path in ("/views", "/views/drop"):
+            form = {"name": "shared", "query": ""}
+            assert ben.post(path, data=form, headers=from_page(site)).status_code == 403
+        own = {"name": "ben's own", "query": query}
+        assert ben.post("/api/v1/views", json=own, headers=from_page(site)).status_code == 201
+    site.operator(
+        "POST", "/api/v1/roles", {"subject": "test:u-ben", "role": "curator", "given": False}
+    )
+    site.sign_in_again("ben")
+    assert site.signed.whoami(site.contexts["ben"])["role"] == "viewer"
 
 
 def test_a_token_made_for_reading_takes_nothing(site: Granted) -> None:

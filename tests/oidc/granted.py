@@ -99,11 +99,14 @@ class Granted:
         page.close()
         return secret
 
-    def cookie(self, who: str) -> str:
-        """The cookie line of a person's browser, as no browser would give it away."""
-        return "; ".join(
-            f"{each['name']}={each['value']}" for each in self.contexts[who].cookies(self.url)
-        )
+    def sign_in_again(self, who: str) -> None:
+        """After a role was given or taken, which ends sessions; the provider may remember."""
+        page = self.page(who)
+        page.goto(f"{self.url}/sign-in/test?next=/account")
+        if not page.url.startswith(self.url):
+            page.click(f"button[value=u-{who}]")
+            page.wait_for_url(self.url + "/**")
+        page.close()
 
     def client(self, who: str = "", token: str = "") -> httpx.Client:
         """A program: with a token, with the cookies of a person, or with nothing."""
