@@ -12,6 +12,8 @@ caught by the Host check.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -38,6 +40,9 @@ SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 STATIC = "/static/"
+# After a body was refused: what is still read of it, to be dropped.
+_LINGER_BYTES = 4 * 1024 * 1024
+_LINGER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +193,8 @@ class Guard:
         try:
             receive = self._limited(scope, headers, receive)
         except ExplorerError as refused:
-            # What is on its way is not waited for.
-            ending = _closing(send_with_headers)
+            # The line is closed after the answer: most of the body is never read.
+            ending = _closing(receive, send_with_headers)
             await self._refuse(scope, receive, ending, refused)
             return
         await self._at_a_rate(scope, receive, send_with_headers)
@@ -276,10 +281,29 @@ def _too_often(wait_s: float) -> RateLimited:
     )
 
 
-def _closing(send: Send) -> Send:
+def _closing(receive: Receive, send: Send) -> Send:
+    """`send`, which closes the line after a while. Closed at once, with a body on its way, the
+    kernel would throw away the answer that the client has not read yet."""
+
     async def ending(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message["headers"], (b"connection", b"close")]
+        elif not message.get("more_body"):
+            await send({**message, "more_body": True})
+            await _linger(receive)
+            message = {"type": "http.response.body", "body": b""}
         await send(message)
 
     return ending
+
+
+async def _linger(receive: Receive) -> None:
+    """Drops what comes, but neither much of it nor for long."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while size < _LINGER_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
