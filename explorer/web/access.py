@@ -5,26 +5,44 @@ Owns: the bundle, and how it is made for an application. Must not know: routes, 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import cast
+from time import monotonic
+from typing import Any, cast
 
 from fastapi import Request
 
-from explorer.access.audit import AuditLog
+from explorer.access.audit import AuditLog, Entry, Event
+from explorer.access.calling import caller_of
 from explorer.access.database import AccessDatabase
 from explorer.access.delivery import Deliveries, Parcel, Still
 from explorer.access.grant_book import GrantBook
 from explorer.access.people import Role
 from explorer.access.policy import Level
 from explorer.access.visibility import Visibility
+from explorer.records import RolloutId
 from explorer.store.interface import Store
 from explorer.web.gate import Gate, Identify, Pass, PassedGates, no_gates
 from explorer.web.reach import Reach
+
+LOOK_AGAIN_S = 1.0
 
 
 def access_of(request: Request) -> Access:
     """The bundle of the application that serves this request."""
     return cast("Access", request.app.state.access)
+
+
+async def note_down(
+    request: Request, event: Event, about: str, reason: str, **detail: Any
+) -> None:
+    """A row in the audit log about what the caller of a request did.
+
+    Raises:
+        StoreFailed: it cannot be written.
+    """
+    entry = Entry.by(caller_of(request.scope), event, about, reason=reason, detail=detail)
+    await asyncio.to_thread(access_of(request).audit.append, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +85,15 @@ class Access:
     def still(self, held: Pass, parcel: Parcel) -> Still:
         """Asks, for each chunk of a document, whether it may still be sent."""
 
+        looked = monotonic()
+
         def look() -> str:
+            nonlocal looked
+            if monotonic() - looked >= LOOK_AGAIN_S:
+                # The one question that the store must be asked.
+                looked = monotonic()
+                if not self.reach.there(RolloutId(parcel.rollout_id)):
+                    return "the rollout was deleted"
             if parcel.grant_id:
                 ended = self.grants.stands(parcel.grant_id)
                 if ended:

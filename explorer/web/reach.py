@@ -58,6 +58,10 @@ class Reach:
         self._stamp: object = None
         self._seen: OrderedDict[object, Ids] = OrderedDict()
 
+    def there(self, rollout_id: RolloutId) -> bool:
+        """Whether there is such a rollout, and nobody deleted it."""
+        return self._store.rollout(rollout_id) is not None
+
     def place(self, rollout_id: RolloutId) -> Place | None:
         """The rollout as grants and levels see it; None when there is none (or it was
         deleted)."""

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
+from explorer.web.access import LOOK_AGAIN_S
 from tests.oidc.granted import Granted, granted
 from tests.web import seeds
 
@@ -180,7 +181,14 @@ def test_a_rejection_is_read_by_who_asked_and_opens_nothing(site: Granted) -> No
 # -- cut
 
 
-@pytest.mark.parametrize("how", ["revoked", "private"])
+CUT = {
+    "revoked": ("the grant is revoked", 403),
+    "private": ("the rollout is private now", 404),
+    "deleted": ("the rollout was deleted", 404),
+}
+
+
+@pytest.mark.parametrize("how", CUT)
 def test_a_revocation_cuts_a_download_that_is_under_way(site: Granted, how: str) -> None:
     made = seeds.large(LARGE_TOKENS, f"{how} in the middle")
     rollout_id = site.add(made)
@@ -210,20 +218,23 @@ def test_a_revocation_cuts_a_download_that_is_under_way(site: Granted, how: str)
         assert begun["detail"]["grant"] == grant_id
         if how == "revoked":
             site.operator("DELETE", f"/api/v1/grants/{grant_id}", {"reason": "it leaked"})
-        else:
+        elif how == "private":
             site.level("private", rollout=rollout_id)
+        else:
+            site.operator("DELETE", f"/api/v1/rollouts/{rollout_id}", status=204)
+            time.sleep(LOOK_AGAIN_S)
         while part := sock.recv(65_536):
             got += len(part)
     # The server closed the connection; nobody can take the part for the whole.
     assert got < length
     row = taken(site, "ana", before + 2)[0]
     assert row["complete"] is False
-    why = "the grant is revoked" if how == "revoked" else "the rollout is private now"
+    why, status = CUT[how]
     assert row["reason"] == why
     assert row["bytes"] < length
     refused = site.get("ana", path)
-    assert refused.status == (403 if how == "revoked" else 404)
-    assert how == "private" or "it leaked" in refused.json()["error"]["message"]
+    assert refused.status == status
+    assert how != "revoked" or "it leaked" in refused.json()["error"]["message"]
     page = site.page("cleo")
     page.goto(f"{site.url}/grants/{grant_id}")
     assert f"cut: {why}" in page.inner_text("main")
