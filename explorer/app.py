@@ -17,6 +17,7 @@ from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.database import AccessDatabase, Rows, access_path
 from explorer.access.guard import App, Receive, Scope, Send
 from explorer.access.hub_gate import HubGate
+from explorer.access.limits import Limiter
 from explorer.access.operator import Operator, make_token
 from explorer.access.policy import Level
 from explorer.access.proxies import Proxies
@@ -136,6 +137,7 @@ class Application:
             Level(settings.default_visibility),
             self.sign_in.identity.caller,
             HubGate(self.sign_in.outbound, self.sign_in.sessions, settings.hub_endpoint).passed,
+            Limiter(settings.rate_per_minute, settings.rate_burst),
         )
         self._tend(settings, store)
         self.proxies = Proxies.of(settings.trusted_proxies)

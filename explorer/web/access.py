@@ -17,6 +17,7 @@ from explorer.access.calling import caller_of
 from explorer.access.database import AccessDatabase
 from explorer.access.delivery import Deliveries, Parcel, Still
 from explorer.access.grant_book import GrantBook
+from explorer.access.limits import Limiter
 from explorer.access.people import Role
 from explorer.access.policy import Level
 from explorer.access.visibility import Visibility
@@ -66,6 +67,7 @@ class Access:
         default: Level,
         identify: Identify,
         gates: PassedGates = no_gates,
+        limiter: Limiter | None = None,
     ) -> Access:
         """The bundle over an open access database."""
         clock = audit.clock
@@ -79,7 +81,7 @@ class Access:
             grants=grants,
             deliveries=Deliveries(grants, audit),
             reach=reach,
-            gate=Gate(identify, reach, audit, gates),
+            gate=Gate(identify, reach, audit, gates, limiter),
         )
 
     def still(self, held: Pass, parcel: Parcel) -> Still:

@@ -26,7 +26,7 @@ from explorer.web.desk_access import ApiServices, api_services, require_change
 from explorer.web.gate import who_of
 from explorer.web.handing import Handed, handed_bytes, parcel_of
 from explorer.web.list_query import read_query
-from explorer.web.overriding import read_override
+from explorer.web.overriding import note_override, read_override
 
 router = APIRouter(prefix="/api/v1")
 probes = APIRouter()
@@ -213,6 +213,7 @@ async def override_rollout(rollout_id: str, request: Request, api: Api) -> JSONR
     wanted = read_override(await request.body(), judged.record, now_us())
     signed = replace(wanted, who=who_of(request, wanted.who))
     event = await api.desk.override(requests.checked_id(rollout_id), signed)
+    await note_override(request, rollout_id, signed)
     after = await judged_or_404(api, rollout_id)
     answer = {"sequence": event.sequence, "verdict": shapes.verdict_json(after)}
     return JSONResponse(answer, status_code=201)

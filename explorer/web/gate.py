@@ -11,6 +11,7 @@ rule is refused for everybody.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,6 +23,7 @@ from fastapi import Request
 from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.calling import caller_of, set_caller
 from explorer.access.grants import Place
+from explorer.access.limits import Limiter
 from explorer.access.people import Caller, Role
 from explorer.access.policy import NO_GRANT, Action, Decision, Level, Rule, decide, sees_all
 from explorer.errors import (
@@ -31,6 +33,7 @@ from explorer.errors import (
     GrantNeeded,
     NoRule,
     NotFound,
+    RateLimited,
     RoleNeeded,
     ScopeNeeded,
     SignInNeeded,
@@ -103,6 +106,7 @@ class Gate:
         reach: what they reach.
         audit: gets refusals.
         gates: asks the Hub.
+        limiter: how often one person may ask, from wherever; none for curators.
     """
 
     def __init__(
@@ -111,11 +115,13 @@ class Gate:
         reach: Reach,
         audit: AuditLog,
         gates: PassedGates = no_gates,
+        limiter: Limiter | None = None,
     ) -> None:
         self.reach = reach
         self._identify = identify
         self._audit = audit
         self._gates = gates
+        self._limiter = limiter
         self._minute = _Minute()
 
     async def admit(self, request: Request) -> Pass:
@@ -126,6 +132,7 @@ class Gate:
         """
         caller = await self._identify(request.scope)
         set_caller(request.scope, caller)
+        self._slow_down(caller)
         path = str(getattr(request.scope.get("route"), "path", ""))
         rule = rule_of(request.method, path)
         if rule is None:
@@ -146,6 +153,20 @@ class Gate:
         if not decision.allowed:
             await self._refuse(request, caller, rule, decision, place)
         return await self._pass(caller, rule, decision, place)
+
+    def _slow_down(self, caller: Caller) -> None:
+        """Raises:
+        RateLimited: a person asked too often; addresses are counted before.
+        """
+        if self._limiter is None or caller.person is None or caller.role >= Role.CURATOR:
+            return
+        wait = self._limiter.take(f"person:{caller.subject}")
+        if wait is not None:
+            seconds = max(1, math.ceil(wait))
+            raise RateLimited(
+                f"too many requests of one person; try again in {seconds} s",
+                retry_after_s=seconds,
+            )
 
     async def _place(self, rollout_id: str) -> Place | None:
         if not _ID.fullmatch(rollout_id):

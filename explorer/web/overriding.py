@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
+from fastapi import Request
+
+from explorer.access.audit import Event
 from explorer.errors import InvalidValue
 from explorer.records import Call, Override, Role, RolloutRecord
+from explorer.web.access import note_down
 from explorer.web.api_requests import only, read_object, text
 
 _DIGITS = re.compile("[0-9]{1,9}")
@@ -108,3 +112,15 @@ def _span(body: Mapping[str, Any], call: Call) -> tuple[int, int]:
             path="$.end",
         )
     return start, end
+
+
+async def note_override(request: Request, rollout_id: str, override: Override) -> None:
+    """The audit log tells of a decision that changes what an export holds."""
+    await note_down(
+        request,
+        Event.OVERRIDE,
+        f"rollout {rollout_id}",
+        override.reason,
+        kind=override.kind,
+        call=override.call_id,
+    )

@@ -21,7 +21,4 @@ async def refuse(
     """Answers with the error as the application's own routes would."""
     inside: dict[str, Any] = {**scope, "app": app}
     response = await on_explorer_error(Request(inside, receive), error)
-    wait_s = error.details.get("retry_after_s")
-    if wait_s is not None:
-        response.headers["retry-after"] = str(wait_s)
     await response(scope, receive, cast("Starlette", send))

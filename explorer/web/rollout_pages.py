@@ -34,7 +34,7 @@ from explorer.web.frames import rollout_href
 from explorer.web.gate import who_of
 from explorer.web.group import group_page, siblings
 from explorer.web.header import members_of, rollout_frame, rollout_header
-from explorer.web.overriding import read_override_form
+from explorer.web.overriding import note_override, read_override_form
 from explorer.web.pages import page_and_twin
 from explorer.web.render import respond
 from explorer.web.secret_part import secrets_part
@@ -232,6 +232,7 @@ async def decide(request: Request, rollout_id: str) -> Response:
         raise InvalidValue(f"{error.message}. {back}", **error.details) from error
     signed = replace(wanted, who=who_of(request, wanted.who))
     await api_services(request).desk.override(judged.record.rollout.rollout_id, signed)
+    await note_override(request, rollout_id, signed)
     await services_of(request).judged.get(judged.record.rollout.rollout_id)
     return RedirectResponse(rollout_href(rollout_id, "findings") + "#decisions", 303)
 

@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from explorer.access.audit import Event
 from explorer.capture.ids import now_us
 from explorer.errors import InvalidValue, NotFound
 from explorer.export.secret_review import DECISIONS, Review, Reviewed
@@ -21,6 +22,7 @@ from explorer.export.secrets import SecretScans
 from explorer.records import RolloutId
 from explorer.store.secret_marks import SecretDecision
 from explorer.web import api
+from explorer.web.access import note_down
 from explorer.web.annotating import read_form
 from explorer.web.api_requests import only, read_object, text
 from explorer.web.desk_access import require_change
@@ -72,9 +74,7 @@ async def decide(
     await api.judged_or_404(services, rollout_id)
     body = read_object(await request.body())
     only(body, {"decision", "reason", "who"})
-    made = await scans_of(request).decide(
-        _decision(request, RolloutId(rollout_id), finding_id, body)
-    )
+    made = await _decided(request, _decision(request, RolloutId(rollout_id), finding_id, body))
     return JSONResponse(_told(made), status_code=201)
 
 
@@ -89,8 +89,22 @@ async def decide_on_page(request: Request, rollout_id: str) -> Response:
     except InvalidValue as error:
         back = "Your browser's Back leads to the form, as you filled it."
         raise InvalidValue(f"{error.message}. {back}", **error.details) from error
-    await scans_of(request).decide(wanted)
+    await _decided(request, wanted)
     return RedirectResponse(rollout_href(rollout_id, "findings") + "#secrets", 303)
+
+
+async def _decided(request: Request, wanted: SecretDecision) -> SecretDecision:
+    """The decision as it was kept; what may leave changes, so the audit log tells of it."""
+    made = await scans_of(request).decide(wanted)
+    await note_down(
+        request,
+        Event.SECRET_DECIDED,
+        f"rollout {wanted.rollout_id}",
+        wanted.reason,
+        finding=wanted.finding_id,
+        decision=wanted.decision,
+    )
+    return made
 
 
 async def _review(request: Request, rollout_id: str) -> Review:

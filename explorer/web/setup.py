@@ -111,9 +111,14 @@ async def on_explorer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ExplorerError)
     if wants_twin(request) or request.url.path.startswith("/api/"):
         shape = {"code": error.code, "message": error.message, "details": error.details}
-        return JSONResponse({"error": shape}, status_code=error.status)
-    ask = str(error.details.get("ask", ""))
-    return error_response(request, error.status, error.code, error.message, ask)
+        response: Response = JSONResponse({"error": shape}, status_code=error.status)
+    else:
+        ask = str(error.details.get("ask", ""))
+        response = error_response(request, error.status, error.code, error.message, ask)
+    wait_s = error.details.get("retry_after_s")
+    if wait_s is not None:
+        response.headers["retry-after"] = str(wait_s)
+    return response
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -429,3 +429,22 @@ def test_nothing_runs_on_the_loop_that_waits(world: World) -> None:
 
     assert set(asyncio.run(knock())) == {404}
     assert Path(world.live.application.access.database.path).is_file()
+
+
+def test_one_person_is_slowed_down_from_wherever_they_ask(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    store = tmp_path_factory.mktemp("slow") / "store.duckdb"
+    settings: dict[str, Any] = {"allowed_hosts": ("demo.example",), "rate_burst": 5}
+    with serving(ScriptedEngine(SCRIPT), store, rate_per_minute=1, **settings) as live:
+        limiter = live.application.access.gate._limiter
+        assert limiter is not None
+        for _ in range(5):
+            assert limiter.take("person:oidc:ana") is None
+        cookie = {"cookie": signed_in(live, Person("oidc:ana", "ana"))}
+        slowed = httpx.get(live.url + "/api/v1/rollouts", headers=cookie)
+        assert slowed.status_code == 429
+        assert slowed.json()["error"]["code"] == "rate_limited"
+        assert int(slowed.headers["retry-after"]) > 1
+        other = {"cookie": signed_in(live, Person("oidc:ben", "ben"))}
+        assert httpx.get(live.url + "/api/v1/rollouts", headers=other).status_code == 200

@@ -93,6 +93,7 @@ def test_a_body_beyond_the_limit_is_refused_while_it_arrives(
     rollout, call = asked(live)
     monkeypatch.setattr(closing, "MAX_BYTES", 1000)
     monkeypatch.setattr(closing, "_LIMIT", 1000)
+    monkeypatch.setattr(closing, "MOST_CLOSING", 2000)
     error = close(live, rollout, 413, trajectory=document(call) | {"notes": "x" * 3000})[
         "error"
     ]
