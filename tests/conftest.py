@@ -1,11 +1,39 @@
-"""Order of the tests, and skips that count as failures where nothing may be skipped."""
+"""Order of the tests, skips that count as failures where nothing may be skipped, and what
+would make a slow machine fail or wait for nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from functools import lru_cache
+from typing import Any
 
+import httpx._transports.default
+import hypothesis
 import pytest
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
+
+# A client reads every root certificate anew, 30 ms of each `httpx.get`; nothing here speaks
+# TLS with the world, and thousands of requests are made.
+_TRANSPORT: Any = httpx._transports.default
+_fresh_context = _TRANSPORT.create_ssl_context
+
+
+@lru_cache(maxsize=1)
+def _shared_context() -> Any:
+    return _fresh_context()
+
+
+def _context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> Any:
+    if verify is True and cert is None:
+        return _shared_context()
+    return _fresh_context(verify=verify, cert=cert, trust_env=trust_env)
+
+
+_TRANSPORT.create_ssl_context = _context
 
 REQUIRE = "ROLLOUT_EXPLORER_REQUIRE_CONSUMERS"
 

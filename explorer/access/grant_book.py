@@ -290,7 +290,7 @@ def _read_all(rows: Rows) -> dict[str, Grant]:
         use = Use(row["use_id"], row["subject"], row["rollout_id"], kind, row["used_time"])
         uses.setdefault(row["grant_id"], []).append(use)
     found: dict[str, Grant] = {}
-    for row in rows.select(ACCESS_GRANT, None, "ORDER BY created_time, grant_id"):
+    for row in rows.select(ACCESS_GRANT, None, "ORDER BY created_time, rowid"):
         grant_id = row["grant_id"]
         found[grant_id] = Grant(
             grant_id,
