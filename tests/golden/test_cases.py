@@ -34,6 +34,9 @@ WANTED = (
     *("clk-02", "ver-01", "rew-02"),
     # Of the explorer.
     *("ui-01", "csv-01", "size-01", "size-03", "size-04", "xss-01", "xss-03"),
+    # Of who may see and take what.
+    *(f"auth-{number:02d}" for number in (1, 4, 5, 6, 9, 10, 11, 12)),
+    *("csrf-01", "leak-01", "sec-02", "path-01", "dep-01"),
     *(f"seed {number}" for number in range(1, 6)),
     *(f"weak {number}" for number in range(6, 17)),
 )
