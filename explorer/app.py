@@ -135,7 +135,7 @@ class Application:
             audit,
             store,
             Level(settings.default_visibility),
-            self.sign_in.identity.caller,
+            self.sign_in.identity,
             HubGate(self.sign_in.outbound, self.sign_in.sessions, settings.hub_endpoint).passed,
             Limiter(settings.rate_per_minute, settings.rate_burst),
         )

@@ -160,6 +160,11 @@ class ApiTokens:
         found = self._by_hash.get(fingerprint(secret))
         return found if found is not None and self._lives(found) else None
 
+    def stands(self, token_id: str) -> bool:
+        """Whether a token may be used now."""
+        found = (each for each in list(self._by_hash.values()) if each.token_id == token_id)
+        return any(self._lives(each) for each in found)
+
     def of(self, subject: str) -> list[ApiToken]:
         """Tokens of a subject that work, the newest first."""
         found = [

@@ -143,6 +143,19 @@ class Identity:
             return Caller(Role.OPERATOR, How.OPERATOR_TOKEN, address), None
         return self._by_place(scope, address), None
 
+    def ended(self, caller: Caller) -> str:
+        """Why somebody is no longer who they were when a request began, or nothing.
+
+        Cheap: asked for each chunk of a download.
+        """
+        if caller.session_hash and self.sessions.get(caller.session_hash) is None:
+            return "the session has ended"
+        if caller.token_id and not self.tokens.stands(caller.token_id):
+            return "the API token has ended or was taken back"
+        if caller.person is not None and self.roles.of(caller.person) < caller.role:
+            return "the role was taken"
+        return ""
+
     def of_session(self, session: Session, address: str) -> Caller:
         """Whom a session is of, with the role as it is now."""
         person = session.person
@@ -188,6 +201,7 @@ class Identity:
             address=address,
             person=person,
             scopes=token.scopes,
+            token_id=token.token_id,
         )
         return caller, token
 

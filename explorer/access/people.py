@@ -84,6 +84,7 @@ class Caller:
             of this server, or a program with a token.
         scopes: what an API token was made for; None where no token narrows the role.
         session_hash: names the session, for signing out and for the provider's token.
+        token_id: names the API token.
     """
 
     role: Role
@@ -93,6 +94,7 @@ class Caller:
     may_change: bool = True
     scopes: frozenset[Scope] | None = None
     session_hash: str = field(default="", repr=False)
+    token_id: str = ""
 
     @property
     def subject(self) -> str:

@@ -17,13 +17,14 @@ from explorer.access.calling import caller_of
 from explorer.access.database import AccessDatabase
 from explorer.access.delivery import Deliveries, Parcel, Still
 from explorer.access.grant_book import GrantBook
+from explorer.access.identity import Identity
 from explorer.access.limits import Limiter
 from explorer.access.people import Role
 from explorer.access.policy import Level
 from explorer.access.visibility import Visibility
 from explorer.records import RolloutId
 from explorer.store.interface import Store
-from explorer.web.gate import Gate, Identify, Pass, PassedGates, no_gates
+from explorer.web.gate import Gate, Pass, PassedGates, no_gates
 from explorer.web.reach import Reach
 
 LOOK_AGAIN_S = 1.0
@@ -57,6 +58,7 @@ class Access:
     deliveries: Deliveries
     reach: Reach
     gate: Gate
+    identity: Identity
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class Access:
         audit: AuditLog,
         store: Store,
         default: Level,
-        identify: Identify,
+        identity: Identity,
         gates: PassedGates = no_gates,
         limiter: Limiter | None = None,
     ) -> Access:
@@ -81,7 +83,8 @@ class Access:
             grants=grants,
             deliveries=Deliveries(grants, audit),
             reach=reach,
-            gate=Gate(identify, reach, audit, gates, limiter),
+            gate=Gate(identity.caller, reach, audit, gates, limiter),
+            identity=identity,
         )
 
     def still(self, held: Pass, parcel: Parcel) -> Still:
@@ -96,10 +99,11 @@ class Access:
                 looked = monotonic()
                 if not self.reach.there(RolloutId(parcel.rollout_id)):
                     return "the rollout was deleted"
-            if parcel.grant_id:
+            ended = self.identity.ended(held.caller)
+            if not ended and parcel.grant_id:
                 ended = self.grants.stands(parcel.grant_id)
-                if ended:
-                    return ended
+            if ended:
+                return ended
             if held.place is None or held.caller.role >= Role.CURATOR:
                 return ""
             closed = self.reach.holds(held.place).level is Level.PRIVATE

@@ -86,7 +86,7 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
     sign_in.tokens.make(
         Caller(Role.OPERATOR, How.NOTHING), "nightly <b>job</b>", (TokenScope.READ,), 30
     )
-    app.state.access = Access.of(database, audit, store, Level.PRIVATE, sign_in.identity.caller)
+    app.state.access = Access.of(database, audit, store, Level.PRIVATE, sign_in.identity)
     app.state.gate = app.state.access.gate
     app.state.sign_in = sign_in
     mount(

@@ -448,3 +448,34 @@ def test_one_person_is_slowed_down_from_wherever_they_ask(
         assert int(slowed.headers["retry-after"]) > 1
         other = {"cookie": signed_in(live, Person("oidc:ben", "ben"))}
         assert httpx.get(live.url + "/api/v1/rollouts", headers=other).status_code == 200
+
+
+def test_whoever_is_no_longer_who_they_were_is_sent_nothing_more(world: World) -> None:
+    application = world.live.application
+    identity, tokens = application.sign_in.identity, application.sign_in.tokens
+    person = Person("oidc:leaver", "leaver")
+    cookie = signed_in(world.live, person)
+
+    def seen(headers: dict[str, str]) -> Caller:
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "headers": raw, "client": ("10.0.0.9", 1)}
+        return asyncio.run(identity.caller(scope))
+
+    browser = seen({"cookie": cookie})
+    assert browser.person == person
+    assert identity.ended(browser) == ""
+    secret, token = tokens.make(browser, "t", [Scope.DOWNLOAD], 1.0)
+    program = seen({"authorization": f"Bearer {secret}"})
+    assert identity.ended(program) == ""
+    tokens.revoke(token.token_id, browser)
+    assert identity.ended(program) == "the API token has ended or was taken back"
+    roles = application.sign_in.roles
+    roles.change(person.subject, Role.CURATOR, True, OPERATOR, "to test")
+    assert identity.ended(browser) == "the session has ended"
+    curator = seen({"cookie": signed_in(world.live, person)})
+    assert curator.role is Role.CURATOR
+    roles.change(person.subject, Role.CURATOR, False, OPERATOR, "to test")
+    assert identity.ended(curator) == "the session has ended"
+    still = Caller(Role.CURATOR, How.API_TOKEN, person=person)
+    assert identity.ended(still) == "the role was taken"
+    assert identity.ended(OPERATOR) == ""
