@@ -9,13 +9,12 @@ import re
 from functools import partial
 
 from fastapi import FastAPI
-from starlette.datastructures import Headers
 
 from explorer.access.bodies import BodyLimits
 from explorer.access.guard import App, Guard, HostPolicy, Rates, Receive, Scope, Send
 from explorer.access.headers import HeaderPolicy
+from explorer.access.identity import Identity
 from explorer.access.limits import Limiter
-from explorer.access.operator import Operator
 from explorer.capture import refusing
 from explorer.capture.credentials import SCOPE_KEY, capture_keys
 from explorer.capture.desk import Desk
@@ -50,22 +49,15 @@ def body_limits(settings: Settings) -> BodyLimits:
 
 
 def guard(
-    settings: Settings, operator: Operator, desk: Desk, dispatch: App, pages: FastAPI
+    settings: Settings, identity: Identity, desk: Desk, dispatch: App, pages: FastAPI
 ) -> Guard:
     """The outermost layer of an application."""
-
-    def is_operator(scope: Scope) -> bool:
-        client = scope.get("client")
-        headers = Headers(scope=scope)
-        return operator.holds_token(headers) or operator.on_this_machine(
-            client[0] if client else None, headers
-        )
-
     rates = Rates(
         Limiter(settings.rate_per_minute, settings.rate_burst),
         is_wire=lambda scope: bool(scope.get(WIRE_KEY)),
         has_key=lambda scope: desk.knows(capture_keys(scope)),
-        is_operator=is_operator,
+        is_operator=identity.is_operator,
+        refused=identity.slowed_down,
     )
     return Guard(
         dispatch,

@@ -111,12 +111,14 @@ class Rates:
         is_wire: whether a request is a harness's.
         has_key: whether it carries a capture key that is known.
         is_operator: whether it is the operator's.
+        refused: hears of a request that came too often.
     """
 
     limiter: Limiter
     is_wire: Callable[[Scope], bool]
     has_key: Callable[[Scope], bool]
     is_operator: Callable[[Scope], bool]
+    refused: Callable[[Scope], None] = lambda scope: None
 
 
 async def refuse_as_json(
@@ -228,6 +230,7 @@ class Guard:
         if wait_s is None:
             await self._app(scope, receive, send)
         else:
+            rates.refused(scope)
             await self._refuse(scope, receive, send, _too_often(wait_s))
 
     async def _try_key(

@@ -26,6 +26,7 @@ from explorer.access.api_tokens import PREFIX, ApiToken, ApiTokens
 from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.cookies import SESSION_COOKIE, values_of
 from explorer.access.database import now_us
+from explorer.access.limits import address_key
 from explorer.access.operator import Operator
 from explorer.access.people import ANONYMOUS_SUBJECT, NOBODY, Caller, How, Person, Role
 from explorer.access.roles import Roles
@@ -42,7 +43,8 @@ _OPERATOR, _API = "operator_token", "api_token"
 
 
 class WrongTries:
-    """How often each address showed something wrong, in the last minute.
+    """How often each address showed something wrong, in the last minute; a network of IPv6
+    that one person has whole is one address.
 
     Args:
         clock: seconds, monotonic.
@@ -52,21 +54,21 @@ class WrongTries:
         self._clock = clock
         self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def check(self, address: str) -> None:
+    def check(self, what: str, address: str) -> None:
         """Raises:
         CapacityReached: too often; what it shows now is not looked at.
         """
-        since, count = self._seen.get(address, (0.0, 0))
+        since, count = self._seen.get(f"{what} {address_key(address)}", (0.0, 0))
         if count >= MOST_WRONG and self._clock() - since < WRONG_WINDOW_S:
             raise CapacityReached("too many wrong tokens from this address; wait a minute")
 
-    def note(self, address: str) -> bool:
+    def note(self, what: str, address: str) -> bool:
         """One more; whether it is among the first of the minute."""
-        now = self._clock()
-        since, count = self._seen.pop(address, (now, 0))
+        key, now = f"{what} {address_key(address)}", self._clock()
+        since, count = self._seen.pop(key, (now, 0))
         if now - since >= WRONG_WINDOW_S:
             since, count = now, 0
-        self._seen[address] = (since, count + 1)
+        self._seen[key] = (since, count + 1)
         while len(self._seen) > _MOST_ADDRESSES:
             self._seen.popitem(last=False)
         return count < MOST_WRONG
@@ -122,6 +124,23 @@ class Identity:
             return self._find(scope)[0]
         except (CredentialsRefused, CapacityReached):
             return NOBODY
+
+    def is_operator(self, scope: Mapping[str, Any]) -> bool:
+        """Whether a request is an operator's, for whom no rate counts. Of an address that
+        showed too many wrong tokens it is not: the difference would tell a right one."""
+        caller = self.look(scope)
+        return caller.role is Role.OPERATOR and caller.how is not How.NOTHING
+
+    def slowed_down(self, scope: Mapping[str, Any]) -> None:
+        """Counts what a request shows that was refused for its rate, before anybody looked:
+        else guesses would cost nothing from there on."""
+        try:
+            self._find(scope)
+        except CredentialsRefused:
+            if not _token_in(_shown(scope)[0])[1].startswith(PREFIX):
+                self.tries.note(_OPERATOR, _address(scope))
+        except CapacityReached:
+            pass  # counted enough
 
     def _find(self, scope: Mapping[str, Any]) -> tuple[Caller, ApiToken | None]:
         authorization, cookies = _shown(scope)
@@ -182,7 +201,7 @@ class Identity:
 
     def check_operator_token(self, given: str, address: str) -> None:
         """As `operator_shown`, but nothing is written down."""
-        self.tries.check(f"{_OPERATOR} {address}")
+        self.tries.check(_OPERATOR, address)
         # As bytes: a comparison of text refuses what is not ASCII.
         if not hmac.compare_digest(
             given.encode(errors="replace"), self.operator.token.encode()
@@ -223,7 +242,7 @@ class Identity:
 
     async def _note_wrong(self, what: str, address: str) -> None:
         """A row for a wrong token, for the first ones of an address in a minute."""
-        if not self.tries.note(f"{what} {address}"):
+        if not self.tries.note(what, address):
             return
         entry = Entry(
             Event.REFUSED,

@@ -160,7 +160,7 @@ def _plain_http() -> SignInFailed:
 async def _failed(request: Request, provider: str, error: SignInFailed, after: str) -> Response:
     """What happened, and a way to try again; written down, of one address not without end."""
     sign_in, caller = sign_in_of(request), caller_of(request.scope)
-    if sign_in.identity.tries.note(f"sign_in {caller.address}"):
+    if sign_in.identity.tries.note("sign_in", caller.address):
         await asyncio.to_thread(sign_in.note_failure, caller, provider, error)
     status = HTTPStatus.BAD_GATEWAY if error.why == _UNREACHED else HTTPStatus.FORBIDDEN
     retry = ""
