@@ -39,7 +39,8 @@ test: install-test ## system packages, checks, all tests
 	$(MAKE) --no-print-directory harnesses-basic
 	sh scripts/install-oidc-provider
 	ROLLOUT_EXPLORER_REQUIRE_OIDC=$$(command -v npm || true) \
-		$(BIN)/python -m pytest --ignore tests/harnesses
+		$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/harnesses --ignore tests/browser
+	ROLLOUT_EXPLORER_REQUIRE_OIDC=$$(command -v npm || true) $(BIN)/python -m pytest tests/browser
 	ROLLOUT_EXPLORER_REQUIRE_HARNESSES=$$(command -v npm || true) \
 		$(BIN)/python -m pytest -n 2 tests/harnesses
 
