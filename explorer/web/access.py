@@ -87,6 +87,11 @@ class Access:
             identity=identity,
         )
 
+    async def stands(self, held: Pass) -> bool:
+        """Whether who was let in to look would be let in now, such as before a live tail
+        tells the next thing."""
+        return not self.identity.ended(held.caller) and await self.gate.stands(held)
+
     def still(self, held: Pass, parcel: Parcel) -> Still:
         """Asks, for each chunk of a document, whether it may still be sent."""
 

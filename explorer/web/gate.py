@@ -137,22 +137,36 @@ class Gate:
         rule = rule_of(request.method, path)
         if rule is None:
             raise NoRule(f"{request.method} {path} has no access rule; nobody may use it")
-        place = None
-        level, grants = None, NO_GRANT
-        if rule.action in (Action.SEE, Action.TAKE):
-            rollout_id = str(request.path_params.get("rollout_id", ""))
-            place = await self._place(rollout_id)
-            if place is not None:
-                level = self.reach.holds(place).level
-                if caller.role < Role.CURATOR and level is not Level.PRIVATE:
-                    asked = self.reach.gates(place)
-                    taking = rule.action is Action.TAKE
-                    gates = await self._gates(caller, asked, taking) if asked else ()
-                    grants = self.reach.facts(caller, place, rule.kind, gates)
-        decision = decide(caller, rule, level, grants)
+        place, decision = await self._decided(
+            caller, rule, str(request.path_params.get("rollout_id", ""))
+        )
         if not decision.allowed:
             await self._refuse(request, caller, rule, decision, place)
         return await self._pass(caller, rule, decision, place)
+
+    async def stands(self, held: Pass) -> bool:
+        """Whether who was let in to a rollout would be let in now."""
+        if held.place is None:
+            return held.decision.allowed
+        found = await self._decided(held.caller, held.rule, held.place.rollout_id)
+        return found[1].allowed
+
+    async def _decided(
+        self, caller: Caller, rule: Rule, rollout_id: str
+    ) -> tuple[Place | None, Decision]:
+        """What the policy says, and the rollout that it is about."""
+        if rule.action not in (Action.SEE, Action.TAKE):
+            return None, decide(caller, rule)
+        place = await self._place(rollout_id)
+        level, grants = None, NO_GRANT
+        if place is not None:
+            level = self.reach.holds(place).level
+            if caller.role < Role.CURATOR and level is not Level.PRIVATE:
+                asked = self.reach.gates(place)
+                taking = rule.action is Action.TAKE
+                gates = await self._gates(caller, asked, taking) if asked else ()
+                grants = self.reach.facts(caller, place, rule.kind, gates)
+        return place, decide(caller, rule, level, grants)
 
     def _slow_down(self, caller: Caller) -> None:
         """Raises:

@@ -9,11 +9,29 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
+from explorer.export.judged import Judged, JudgedSource
 from explorer.records import RolloutId
+from explorer.web.access import Access
 from explorer.web.api import Api, judged_or_404
+from explorer.web.gate import Pass, pass_of
 from explorer.web.live import Position, read_position
 
 router = APIRouter()
+
+
+class WhileLetIn:
+    """Verdicts for as long as a reader may look; then the rollout is not there."""
+
+    def __init__(self, judged: JudgedSource, access: Access, held: Pass | None) -> None:
+        self._judged = judged
+        self._access = access
+        self._held = held
+
+    async def get(self, rollout_id: RolloutId) -> Judged | None:
+        """The judged rollout, or None when there is none for this reader any more."""
+        if self._held is None or not await self._access.stands(self._held):
+            return None
+        return await self._judged.get(rollout_id)
 
 
 @router.get("/api/v1/rollouts/{rollout_id}/events")
@@ -27,6 +45,7 @@ async def follow(rollout_id: str, request: Request, api: Api) -> Response:
     await judged_or_404(api, rollout_id)
     told = request.headers.get("last-event-id") or request.query_params.get("since") or ""
     since = read_position(told) if told else Position()
-    messages = await api.live.stream(RolloutId(rollout_id), since, api.judged)
+    source = WhileLetIn(api.judged, api.access, pass_of(request))
+    messages = await api.live.stream(RolloutId(rollout_id), since, source)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
