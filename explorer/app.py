@@ -144,9 +144,7 @@ class Application:
         self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
         self._fastapi = pages = self._make_pages()
         self._pages = cast("App", pages)
-        self._app: App = guard(
-            settings, self.sign_in.identity, self.desk, self._dispatch, pages
-        )
+        self._app: App = guard(settings, self.sign_in, self.desk, self._dispatch, pages)
 
     def _tend(self, settings: Settings, store: DuckDBStore) -> None:
         """What takes rollouts and visitors' leavings away."""

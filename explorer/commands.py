@@ -24,8 +24,14 @@ def on_server(settings: Settings, work: Callable[[Any], Coroutine[Any, Any, T]])
 
 
 def print_json(value: Any) -> None:
-    """A value for people and programs alike."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+    """A value for people and programs alike: what a terminal would obey is escaped."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    click.echo(
+        "".join(
+            letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
+            for letter in text
+        )
+    )
 
 
 @click.group()

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from explorer.access.bodies import BodyLimits
 from explorer.access.guard import App, Guard, HostPolicy, Rates, Receive, Scope, Send
 from explorer.access.headers import HeaderPolicy
-from explorer.access.identity import Identity
 from explorer.access.limits import Limiter
+from explorer.access.signing_in import SignIn
 from explorer.capture import refusing
 from explorer.capture.credentials import SCOPE_KEY, capture_keys
 from explorer.capture.desk import Desk
@@ -49,15 +49,15 @@ def body_limits(settings: Settings) -> BodyLimits:
 
 
 def guard(
-    settings: Settings, identity: Identity, desk: Desk, dispatch: App, pages: FastAPI
+    settings: Settings, sign_in: SignIn, desk: Desk, dispatch: App, pages: FastAPI
 ) -> Guard:
     """The outermost layer of an application."""
     rates = Rates(
         Limiter(settings.rate_per_minute, settings.rate_burst),
         is_wire=lambda scope: bool(scope.get(WIRE_KEY)),
         has_key=lambda scope: desk.knows(capture_keys(scope)),
-        is_operator=identity.is_operator,
-        refused=identity.slowed_down,
+        is_operator=sign_in.identity.is_operator,
+        refused=sign_in.identity.slowed_down,
     )
     return Guard(
         dispatch,

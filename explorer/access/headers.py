@@ -34,6 +34,8 @@ _SAME_EVERYWHERE: tuple[Header, ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+    # Who asks decides what is told, so nothing between may keep it; routes may say more.
+    (b"cache-control", b"private, no-cache"),
 )
 # A year; not for other hosts of the domain, which are not ours to speak for.
 _HSTS: Header = (b"strict-transport-security", b"max-age=31536000")

@@ -49,6 +49,7 @@ from explorer.store.queries import (
     Within,
 )
 from explorer.store.remarks import Annotation, LabelCount, SavedView
+from explorer.web.network import without_places
 
 Ids = frozenset[RolloutId]
 
@@ -158,7 +159,8 @@ class NarrowStore:
         found = self._store.call(call_id)
         if found is None or not self._sees(found.rollout_id):
             return ()
-        return self._hiding.bodies(found.rollout_id, self._store.bodies(call_id))
+        shown = self._hiding.bodies(found.rollout_id, self._store.bodies(call_id))
+        return without_places(shown)
 
     def every_body(
         self, rollout_id: RolloutId
@@ -169,7 +171,7 @@ class NarrowStore:
             if isinstance(found, str):
                 yield call_id, found
             else:
-                yield call_id, self._hiding.bodies(rollout_id, found)
+                yield call_id, without_places(self._hiding.bodies(rollout_id, found))
 
     def replies(self, rollout_id: RolloutId) -> Iterator[tuple[CallId, bytes | str]]:
         # They feed the check against the engine's own bytes, which is made on the whole.

@@ -86,7 +86,7 @@ def marked(live: Live, name: str) -> None:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     store = tmp_path_factory.mktemp("secrets") / "store.duckdb"
-    with serving(TinyEngine(), store, **PUBLIC) as running:
+    with serving(TinyEngine(), store, rate_per_minute=0, **PUBLIC) as running:
         yield running
 
 
