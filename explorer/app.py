@@ -127,6 +127,16 @@ class Application:
             self.vocabularies.get,
             lambda: self.proxy.in_flight,
         )
+        self._ask_who(settings, store)
+        self._tend(settings, store)
+        self.proxies = Proxies.of(settings.trusted_proxies)
+        self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
+        self._fastapi = pages = self._make_pages()
+        self._pages = cast("App", pages)
+        self._app: App = guard(settings, self.sign_in, self.desk, self._dispatch, pages)
+
+    def _ask_who(self, settings: Settings, store: DuckDBStore) -> None:
+        """Who somebody is and what they may do, over the access database."""
         database = AccessDatabase(settings.access_store or access_path(settings.store))
         audit = AuditLog(database, now_us)
         self.sign_in = SignIn.of(settings, database, audit, self.operator)
@@ -139,12 +149,6 @@ class Application:
             HubGate(self.sign_in.outbound, self.sign_in.sessions, settings.hub_endpoint).passed,
             Limiter(settings.rate_per_minute, settings.rate_burst),
         )
-        self._tend(settings, store)
-        self.proxies = Proxies.of(settings.trusted_proxies)
-        self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
-        self._fastapi = pages = self._make_pages()
-        self._pages = cast("App", pages)
-        self._app: App = guard(settings, self.sign_in, self.desk, self._dispatch, pages)
 
     def _tend(self, settings: Settings, store: DuckDBStore) -> None:
         """What takes rollouts and visitors' leavings away."""

@@ -7,7 +7,6 @@ rollout soon after its last row, an open one when it has been quiet, or once a m
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from explorer.errors import ExplorerError
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
 from explorer.records import RolloutId, TokenizerId
+from explorer.rounds import ROUND_S, Rounds
 from explorer.store.interface import RecordStamp, Store
 from explorer.store.passages import Passage
 from explorer.store.search_index import Indexed, SearchIndex
@@ -27,16 +27,8 @@ log = logging.getLogger(__name__)
 
 Vocabulary = Mapping[int, tuple[bytes, bool]]
 
-POLL_S = 0.5
-OPEN_EVERY_S = 60.0
-ROUND_S = 10.0
-# Between two rollouts, as for judging again; longer while calls are in flight.
-_PAUSE_S = 0.01
-_PAUSE_SHARE = 3.0
-_BUSY_SHARE = 12.0
 
-
-class Indexing:
+class Indexing(Rounds):
     """The background task of one server.
 
     Args:
@@ -53,59 +45,35 @@ class Indexing:
         vocabulary: Callable[[TokenizerId | None], Vocabulary],
         in_flight: Callable[[], int],
     ) -> None:
-        self._store = store
+        super().__init__(store, in_flight, "the search index is not brought up to date")
         self._judged = judged
         self._index = index
         self._secrets = secrets
         self._vocabulary = vocabulary
-        self._in_flight = in_flight
-        self._task: asyncio.Task[None] | None = None
-        self._seen: dict[RolloutId, str] = {}
-        self._written: dict[RolloutId, float] = {}
         self._failed: dict[RolloutId, str] = {}
 
     def start(self) -> None:
         """Opens the file and begins; needs a running loop."""
         self._index.open()
         if self._index.usable:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(self._ended)
+            super().start()
 
     async def stop(self) -> None:
         """Ends it wherever it is, and closes the file."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await super().stop()
         await asyncio.to_thread(self._index.close)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Says it when the work ended by a fault of ours, instead of going stale unseen."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._index.note = (
-                "the index is no longer brought up to date (the server's log says why); "
-                "exact text finds everything, and a restart begins anew"
-            )
-            log.error("indexing for the search ended", exc_info=error)
+    def _goes_on(self) -> bool:
+        return self._index.usable
 
-    async def _run(self) -> None:
-        commits = -1
-        waiting = True
-        while self._index.usable:
-            try:
-                now = self._store.health().commits
-                if now != commits or waiting:
-                    commits = now
-                    waiting = await self._round()
-            except ExplorerError as error:
-                log.warning("the search index is not brought up to date now: %s", error)
-                waiting = True
-            await asyncio.sleep(POLL_S)
+    def _broken(self) -> None:
+        super()._broken()
+        self._index.note = (
+            "the index is no longer brought up to date (the server's log says why); "
+            "exact text finds everything, and a restart begins anew"
+        )
 
     async def _round(self) -> bool:
-        """Does what is due, the newest rollouts first; whether something is left."""
         stamps = await asyncio.to_thread(self._store.record_stamps)
         known = await asyncio.to_thread(self._index.indexed)
         on_record = {stamp.rollout_id for stamp in stamps}
@@ -124,12 +92,10 @@ class Indexing:
             if not self._is_due(stamp):
                 left = True
                 continue
-            began = time.monotonic()
+            began = self._begin(stamp)
             await self._put(stamp)
-            took = time.monotonic() - began
-            share = _BUSY_SHARE if self._in_flight() else _PAUSE_SHARE
-            await asyncio.sleep(max(_PAUSE_S, share * took))
-        self._seen = {stamp.rollout_id: stamp.text for stamp in stamps}
+            await self._rest(began)
+        self._looked_at(stamps)
         return left
 
     def _is_fresh(self, stamp: RecordStamp, known: Indexed | None) -> bool:
@@ -140,14 +106,8 @@ class Indexing:
         # Bytes of ids may have been learned since from other rollouts' replies.
         return len(self._vocabulary(stamp.tokenizer_id)) == known.vocabulary
 
-    def _is_due(self, stamp: RecordStamp) -> bool:
-        if stamp.closed or self._seen.get(stamp.rollout_id) == stamp.text:
-            return True
-        return time.monotonic() - self._written.get(stamp.rollout_id, 0.0) > OPEN_EVERY_S
-
     async def _put(self, stamp: RecordStamp) -> None:
         rollout_id = stamp.rollout_id
-        self._written[rollout_id] = time.monotonic()
         try:
             judged = await self._judged.get(rollout_id)
             if judged is None:

@@ -51,6 +51,7 @@ TOP = {
     "commands",
     "policies",
     "rejudging",
+    "rounds",
     "scanning",
     "retention",
     "runfile",
