@@ -3,7 +3,9 @@
 Owns: making, finding and taking them back. Must not know: HTTP, what a scope allows.
 
 A token is shown once; its SHA-256 is kept. It ends by itself, at the latest after as many
-days as the settings allow. It carries its owner's organisations as the newest sign-in told
+days as the settings allow. One of the operator's also ends when the operator's token is another
+one: its hash is made with that, so that changing a token that leaked locks out whoever had it.
+A token carries its owner's organisations as the newest sign-in told
 them, and for a week only: nobody asks the provider in between, and people leave.
 """
 
@@ -19,7 +21,15 @@ from typing import Any
 from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.database import AccessDatabase, Rows, now_us
 from explorer.access.logins import fingerprint
-from explorer.access.people import OPERATOR_SUBJECT, Caller, Membership, Person, Role, Scope
+from explorer.access.people import (
+    OPERATOR_SUBJECT,
+    Caller,
+    How,
+    Membership,
+    Person,
+    Role,
+    Scope,
+)
 from explorer.access.sessions import memberships_json, memberships_of
 from explorer.access.tables import API_TOKEN, PERSON
 from explorer.errors import InvalidValue, NotFound
@@ -80,6 +90,7 @@ class ApiTokens:
         audit: gets a row when one is made or taken back.
         most_days: longest life of a token.
         clock: microseconds since the epoch.
+        operator: the operator's token of now.
     """
 
     def __init__(
@@ -88,7 +99,9 @@ class ApiTokens:
         audit: AuditLog,
         most_days: float,
         clock: Callable[[], int] = now_us,
+        operator: str = "",
     ) -> None:
+        self._operator = operator
         self._database = database
         self._audit = audit
         self.most_days = most_days
@@ -106,6 +119,11 @@ class ApiTokens:
         Raises:
             InvalidValue: a value that cannot be.
         """
+        if owner.how is How.NOTHING:
+            raise InvalidValue(
+                "sign in first: nobody is known here, and a token would outlast that anybody "
+                "may do anything"
+            )
         chosen = frozenset(scopes)
         label = "".join(each for each in label if each.isprintable()).strip()
         if not label or len(label) > LONGEST_LABEL:
@@ -127,7 +145,7 @@ class ApiTokens:
         secret, now = PREFIX + secrets.token_urlsafe(32), self._clock()
         token = ApiToken(
             token_id=f"tk_{secrets.token_hex(8)}",
-            token_hash=fingerprint(secret),
+            token_hash=self._hash(secret, owner.subject),
             subject=owner.subject,
             name=owner.name,
             label=label,
@@ -157,8 +175,16 @@ class ApiTokens:
 
     def find(self, secret: str) -> ApiToken | None:
         """The token a program shows; None when it ended, was taken back, or never was."""
-        found = self._by_hash.get(fingerprint(secret))
-        return found if found is not None and self._lives(found) else None
+        for subject in ("", OPERATOR_SUBJECT):
+            found = self._by_hash.get(self._hash(secret, subject))
+            if found is not None and (found.subject == OPERATOR_SUBJECT) is bool(subject):
+                return found if self._lives(found) else None
+        return None
+
+    def _hash(self, secret: str, subject: str) -> str:
+        return fingerprint(
+            f"{secret} {self._operator}" if subject == OPERATOR_SUBJECT else secret
+        )
 
     def stands(self, token_id: str) -> bool:
         """Whether a token may be used now."""

@@ -52,7 +52,7 @@ class SignIn:
             OutboundPolicy.listing((*settings.outbound_private, *settings.outbound_addresses))
         )
         sessions = Sessions(database, audit, settings.session_hours)
-        tokens = ApiTokens(database, audit, settings.token_days)
+        tokens = ApiTokens(database, audit, settings.token_days, operator=operator.token)
         roles = Roles(database, audit, settings.operators, settings.curators, sessions.end_all)
         return cls(
             openid=OpenId(Providers(settings.providers, outbound)),
