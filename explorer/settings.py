@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -243,6 +245,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _wrong_setting(loc: tuple[int | str, ...], message: str) -> str:
+    """One setting that does not work: `ROLLOUT_EXPLORER_PROVIDERS, 0, issuer: …`."""
+    said = message.removeprefix("Value error, ").replace("a valid tuple", "a list")
+    if not loc:
+        return said
+    inner = [str(part) for part in loc[1:] if part != "[key]"]
+    return f"{', '.join([f'{PREFIX}{loc[0]}'.upper(), *inner])}: {said}"
+
+
 def load(**flags: object) -> Settings:
     """Settings from flags, environment and file; `None` flags are ignored.
 
@@ -253,13 +264,16 @@ def load(**flags: object) -> Settings:
     try:
         settings = Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        lines = [
-            f"{PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
-            if item["loc"]
-            else str(item["msg"])
-            for item in error.errors()
-        ]
+        lines = [_wrong_setting(item["loc"], item["msg"]) for item in error.errors()]
         raise ConfigurationError("these settings do not work: " + "; ".join(lines)) from error
+    except SettingsError as error:
+        raise ConfigurationError(
+            f"these settings do not work: a variable that takes JSON holds none: {error}"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(
+            f"the file that {PREFIX}CONFIG names is no TOML: {error}"
+        ) from error
     if (
         not settings.on_loopback
         and settings.admin_token is None

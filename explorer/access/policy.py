@@ -233,9 +233,10 @@ def _about_rollout(
     if grants.grant_id:
         return Decision(True, "grant", RULES["grant"], grant_id=grants.grant_id)
     what = _KIND_WORDS[rule.kind] if rule.kind is not None else "this"
+    be = "are" if rule.kind is Kind.RAW else "is"
     if not caller.signed_in:
-        return _sign_in(f"{what} of this rollout is handed to people who hold a grant")
-    return _grant_missing(f"{what} of this rollout is handed out under a grant", grants)
+        return _sign_in(f"{what} of this rollout {be} handed to people who hold a grant")
+    return _grant_missing(f"{what} of this rollout {be} handed out under a grant", grants)
 
 
 def _seen(caller: Caller, level: Level, grants: GrantFacts) -> Decision:
