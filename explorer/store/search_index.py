@@ -11,6 +11,7 @@ types is syntax.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -300,16 +301,20 @@ class SearchIndex:
                 made = tuple(_passage(row) for row in rows)
         return made
 
-    def ranked(self, match: str, most: int) -> list[Ranked]:
-        """The best passages for an FTS5 query, best first."""
+    def ranked(
+        self, match: str, most: int, within: Iterable[RolloutId] | None = None
+    ) -> list[Ranked]:
+        """The best passages for an FTS5 query, best first; of the rollouts `within` alone."""
         rows: list[tuple[str, int, float]] = []
+        given = [] if within is None else [json.dumps(sorted(within))]
+        narrow = "AND p.rollout_id IN (SELECT value FROM json_each(?)) " if given else ""
         with self._using(asked=True) as connection:
             if connection is not None and match:
                 rows = connection.execute(
                     "SELECT p.rollout_id, p.id, w.rank FROM words w "
                     "JOIN passage p ON p.id = w.rowid WHERE words MATCH ? "
-                    "ORDER BY w.rank LIMIT ?",
-                    [match, most],
+                    f"{narrow}ORDER BY w.rank LIMIT ?",
+                    [match, *given, most],
                 ).fetchall()
         return [Ranked(RolloutId(row[0]), row[1], row[2]) for row in rows]
 
@@ -378,11 +383,8 @@ def _row(passage: Passage) -> tuple[Any, ...]:
 def _passage(row: tuple[Any, ...]) -> Passage:
     try:
         return Passage(
-            call_id=CallId(row[0]),
-            label=row[1],
-            turn=row[2],
-            first_token=row[3],
-            text=row[4],
+            CallId(row[0]),
+            *row[1:5],
             lengths=read_lengths(row[5]),
             stretches=read_stretches(row[6]),
             message=row[7],

@@ -193,6 +193,11 @@ class NarrowStore:
 
     # -- many rollouts
 
+    @property
+    def listed(self) -> Ids:
+        """The rollouts that lists tell of."""
+        return self._ids(None)
+
     def rollout_runs(self) -> dict[RolloutId, str]:
         runs = self._store.rollout_runs()
         listed = self._ids(None)

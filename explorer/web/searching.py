@@ -20,6 +20,7 @@ from explorer.trace.mask import CallMask
 from explorer.web.contexts_search import SearchHit
 from explorer.web.conversation import message_href
 from explorer.web.frames import rollout_href
+from explorer.web.narrowing import NarrowStore
 from explorer.web.passages import passages_of
 from explorer.web.pretty import safe_text
 from explorer.web.search_text import Needle, excerpt
@@ -204,7 +205,10 @@ class Across:
         if index is None or not index.usable or not match:
             return Results((), 0, False, 0, self._count())
         by_rollout: dict[RolloutId, list[Ranked]] = {}
-        rows = index.ranked(match, MOST_RANKED)
+        store = self._services.store
+        # Else what is hidden would crowd out what is not, and `more` would tell of it.
+        only = store.listed if isinstance(store, NarrowStore) else None
+        rows = index.ranked(match, MOST_RANKED, only)
         for row in rows:
             by_rollout.setdefault(row.rollout_id, []).append(row)
         best = list(by_rollout)[:MOST_CANDIDATES]

@@ -84,7 +84,7 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
     audit = AuditLog(database)
     sign_in = SignIn.of(settings, database, audit, Operator.of(settings, "made"))
     sign_in.tokens.make(
-        Caller(Role.OPERATOR, How.NOTHING), "nightly <b>job</b>", (TokenScope.READ,), 30
+        Caller(Role.OPERATOR, How.OPERATOR_TOKEN), "nightly <b>job</b>", (TokenScope.READ,), 30
     )
     app.state.access = Access.of(database, audit, store, Level.PRIVATE, sign_in.identity)
     app.state.gate = app.state.access.gate
