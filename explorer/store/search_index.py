@@ -382,13 +382,13 @@ def _row(passage: Passage) -> tuple[Any, ...]:
 
 def _passage(row: tuple[Any, ...]) -> Passage:
     try:
-        return Passage(
+        call_id, lengths, stretches = (
             CallId(row[0]),
-            *row[1:5],
-            lengths=read_lengths(row[5]),
-            stretches=read_stretches(row[6]),
-            message=row[7],
-            unknown=row[8],
+            read_lengths(row[5]),
+            read_stretches(row[6]),
+        )
+        return Passage(
+            call_id, row[1], row[2], row[3], row[4], lengths, stretches, row[7], row[8]
         )
     except (TypeError, ValueError, zlib.error) as error:
         raise sqlite3.DatabaseError(f"a row cannot be read: {error!r}") from error
