@@ -32,7 +32,7 @@ from explorer.trace.refusals import Need
 from explorer.web import api_shapes as shapes
 from explorer.web.api import Api, judged_or_404
 from explorer.web.desk_access import ApiServices
-from explorer.web.handing import Handed, handed_out, parcel_of
+from explorer.web.handing import Handed, handed_out, parcel_of, require_released
 
 router = APIRouter(prefix="/api/v1")
 
@@ -165,6 +165,10 @@ async def _download(request: Request, api: ApiServices, document: Document) -> R
     suffix = "" if encoding == "identity" else f"-{encoding}"
     etag = f'"{content.sha256}{suffix}"'
     headers = shapes.download_headers(document.name, etag) | {"vary": "Accept-Encoding"}
+    parcel = parcel_of(
+        request, document.rollout_id, document.name, etag=content.sha256, encoding=encoding
+    )
+    await require_released(request, parcel)
     if _known(request.headers.get("if-none-match"), content.sha256):
         return Response(status_code=304, headers=headers)
     first = 0
@@ -176,9 +180,6 @@ async def _download(request: Request, api: ApiServices, document: Document) -> R
             headers["content-range"] = f"bytes {first}-{content.size - 1}/{content.size}"
     else:
         headers["content-encoding"] = encoding
-    parcel = parcel_of(
-        request, document.rollout_id, document.name, etag=content.sha256, encoding=encoding
-    )
     chunks = _body(_skipped(_encoded(document.make(), encoding), first))
     body = await handed_out(api, request, replace(parcel, first_byte=first), chunks)
     return Handed(

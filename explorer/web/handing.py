@@ -64,11 +64,20 @@ async def handed_out(
     """
     held = pass_of(request)
     assert held is not None
+    await require_released(request, parcel)
+    delivery = await api.access.deliveries.begin(parcel, api.access.still(held, parcel))
+    return delivery.send(chunks)
+
+
+async def require_released(request: Request, parcel: Parcel) -> None:
+    """That what is taken under a grant may leave: before its hash is told, too.
+
+    Raises:
+        SecretsUndecided: it may hold a secret that nobody let go to holders of grants.
+    """
     scans = request.app.state.services.secrets
     if parcel.grant_id and scans is not None:
         await asyncio.to_thread(scans.require_released, RolloutId(parcel.rollout_id))
-    delivery = await api.access.deliveries.begin(parcel, api.access.still(held, parcel))
-    return delivery.send(chunks)
 
 
 async def handed_bytes(
