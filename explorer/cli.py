@@ -186,15 +186,16 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["training-trace", "capture-audit", "contract"]),
+    type=click.Choice(["training-trace", "capture-audit", "contract", "parquet"]),
     default="training-trace",
     show_default=True,
+    help="A document a rollout, or `parquet`: one dataset of all of them.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="A file; a folder for several rollouts.",
+    help="A file; a folder for several rollouts and for a dataset.",
 )
 @click.option("--needs", default="", help="What the reader cannot do without: reward.")
 @click.option(
@@ -202,18 +203,36 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
 )
 @click.option(
     "--view",
+    "--query",
     metavar="QUERY",
     help="Every rollout of a list: its filters (run=nightly&trainable=yes), or a saved view.",
 )
+@click.option("--bodies", is_flag=True, help="Dataset: with requests and replies as text.")
+@click.option(
+    "--row-group-mb",
+    type=click.FloatRange(min=0, min_open=True, max=1000),
+    default=40.0,
+    show_default=True,
+    help="Dataset: size of a row group before it is compressed.",
+)
+@click.option(
+    "--shard-mb",
+    type=click.FloatRange(min=0, min_open=True, max=100_000),
+    default=256.0,
+    show_default=True,
+    help="Dataset: size of a file.",
+)
 @click.argument("rollout_ids", nargs=-1, metavar="ID…")
 @options.store
+@options.policy
 def export(view: str | None, **flags: Any) -> None:
-    """Write the documents of rollouts to files; one that may not leave says why.
+    """Write the documents of rollouts to files, or a dataset; what may not leave says why.
 
     Exit status: 0 when every one was written.
     """
     from explorer import exporting
 
+    sizes = {name: flags.pop(name) for name in ("bodies", "row_group_mb", "shard_mb")}
     named = flags.pop("rollout_ids")
     if not named and view is None:
         raise click.UsageError("name rollouts, or give --view QUERY|NAME (an empty one: all)")
@@ -225,7 +244,11 @@ def export(view: str | None, **flags: Any) -> None:
         flags.pop("needs"),
         flags.pop("notes"),
     )
-    sys.exit(exporting.export(load(**flags), order))
+    if order.format != exporting.DATASET:
+        sys.exit(exporting.export(load(**flags), order))
+    if order.needs or order.notes:
+        raise click.UsageError("--needs and --notes go with documents, not with a dataset")
+    sys.exit(exporting.export_parquet(load(**flags), order, **sizes))
 
 
 @cli.command("import")
@@ -252,7 +275,7 @@ def import_(path: Path, run: str, format_: str, as_json: bool, **flags: Any) -> 
 
 
 @cli.command()
-@click.argument("names", nargs=-1, required=True, metavar="PATH|ID…")
+@click.argument("names", nargs=-1, required=True, metavar="PATH|DIR|ID…")
 @click.option(
     "--against",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -261,11 +284,11 @@ def import_(path: Path, run: str, format_: str, as_json: bool, **flags: Any) -> 
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @options.store
 def verify(names: tuple[str, ...], against: Path | None, as_json: bool, **flags: Any) -> None:
-    """Check exported files by themselves, or rollouts of the store by id.
+    """Check exported files or datasets by themselves, or rollouts of the store by id.
 
-    An audit is judged again, and must say what follows from its own contents; a trace must
-    keep every rule of its contract. Exit status: 0 when all hold together, whatever the
-    verdicts.
+    An audit and every rollout of a dataset are judged again, and must say what follows from
+    their own contents; a trace must keep every rule of its contract. Exit status: 0 when all
+    hold together, whatever the verdicts.
     """
     from explorer import exporting
 

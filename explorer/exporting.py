@@ -1,4 +1,5 @@
-"""The commands `export` and `verify`: documents to files, and files checked alone. Wiring only.
+"""The commands `export` and `verify`: documents to files, and what was written checked alone.
+Wiring only.
 
 Owns: names of files, what is printed, exit statuses.
 """
@@ -22,7 +23,9 @@ import zstandard
 
 from explorer import runfile
 from explorer.capture.ids import is_id
+from explorer.datasets import DatasetOrder, export_dataset
 from explorer.errors import ConfigurationError, InvalidValue
+from explorer.export.dataset.checking import check_dataset
 from explorer.integrations.client import ApiError, ExplorerClient
 from explorer.reach import reach
 from explorer.running import say
@@ -36,6 +39,8 @@ FORMATS = {
     "capture-audit": ("capture-audit", "capture-audit"),
     "contract": ("capture-audit?format=contract", "contract"),
 }
+# Not a document a rollout, but a folder of all of them.
+DATASET = "parquet"
 _LARGEST = 4 * 1024**3
 
 
@@ -115,6 +120,21 @@ def export(settings: Settings, order: Order) -> int:
             with contextlib.suppress(OSError):  # something was written after all
                 order.out.rmdir()
         raise
+
+
+def export_parquet(
+    settings: Settings, order: Order, *, bodies: bool, row_group_mb: float, shard_mb: float
+) -> int:
+    """Writes one dataset of the same rollouts that `export` would write a file each of.
+
+    Returns:
+        The exit status: 0 when every rollout is in it.
+    """
+    _check_names(order.rollout_ids)
+    wanted = DatasetOrder(
+        lambda client: _wanted(client, order), order.out, bodies, row_group_mb, shard_mb
+    )
+    return export_dataset(settings, wanted)
 
 
 async def _wanted(client: ExplorerClient, order: Order) -> AsyncIterator[str]:
@@ -211,6 +231,8 @@ def check(
         path = Path(name)
         if is_id(name) and not path.exists():
             found = _of_rollout(settings, name)
+        elif path.is_dir():
+            found = [_of_folder(path)]
         else:
             try:
                 found = [verify(read_file(path), other)]
@@ -226,6 +248,16 @@ def check(
     if as_json:
         click.echo(json.dumps(reports, indent=1, ensure_ascii=False))
     return 0 if sound else 1
+
+
+def _of_folder(path: Path) -> Report:
+    """What was found in a dataset."""
+    try:
+        return check_dataset(path)
+    except InvalidValue as error:
+        place = error.details.get("path")
+        where = f" at {place}" if place else ""
+        return Report("unreadable", False, False, (f"{error.message}{where}",))
 
 
 def _of_rollout(settings: Settings, rollout_id: str) -> list[Report]:

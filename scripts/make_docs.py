@@ -30,6 +30,7 @@ from explorer.access.audit import Event
 from explorer.access.policy import LEVEL_WORDS as LEVELS
 from explorer.access.policy import RULES, Action, Kind
 from explorer.cli import cli
+from explorer.export.dataset import schema as dataset_schema
 from explorer.harness.profile import PLACEHOLDERS, Profile, shipped
 from explorer.records import FailureKind, MaskReason
 from explorer.running import pointed
@@ -260,6 +261,39 @@ def mask_reasons_page() -> str:
     head = ("Reason", "Mask", "Meaning", "Given by findings")
     source = "explorer/records.py` and `explorer/web/reasons.py"
     return page("Mask reasons", source, intro, table(head, rows))
+
+
+def dataset_page() -> str:
+    """Every column of a dataset, and the codes of mask reasons."""
+    intro = (
+        "Columns of the Parquet files that `rollout-explorer export --format parquet` writes: "
+        f"schema version {dataset_schema.DATASET_SCHEMA_VERSION}, which stands with the writer "
+        "in each file's metadata under `rollout_explorer`. Columns of JSON are text and hold "
+        "exactly what was recorded. Where no meaning is given, the field is that of the "
+        "[Capture audit](capture-audit.md). How to write and check one is in [Export a "
+        "dataset](../how-to/export-a-dataset.md), why it is so in "
+        "[Datasets](../explanation/datasets.md)."
+    )
+    parts = [intro]
+    for config, columns in dataset_schema.CONFIGS.items():
+        rows = [
+            (
+                f"`{column.name}`",
+                f"`{dataset_schema.TYPE_WORDS[column.kind]}`",
+                "no" if column.needed else "yes",
+                column.meaning,
+            )
+            for column in columns
+        ]
+        parts += [f"## {config}", dataset_schema.ABOUT[config]]
+        parts.append(table(("Column", "Type", "May be null", "Meaning"), rows))
+    codes = [
+        (str(code), f"`{reason.value}`", REASONS[reason])
+        for reason, code in dataset_schema.REASON_CODES.items()
+    ]
+    parts += ["## Codes of mask reasons", "A code never changes its meaning."]
+    parts.append(table(("Code", "Reason", "Meaning"), codes))
+    return page("Dataset", "explorer/export/dataset/schema.py", *parts)
 
 
 def error_classes() -> Iterator[tuple[int, type[errors.ExplorerError]]]:
@@ -825,6 +859,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "columns.md": columns_page,
     "findings.md": findings_page,
     "mask-reasons.md": mask_reasons_page,
+    "dataset.md": dataset_page,
     "errors.md": errors_page,
     "routes.md": routes_page,
     "access.md": access_page,

@@ -184,6 +184,15 @@ class SecretScans:
         if refusal is not None:
             raise SecretsUndecided(refusal, rollout_id=rollout_id)
 
+    def let_go(self, rollout_id: RolloutId) -> frozenset[bytes]:
+        """What looks like a secret and may leave, because a person said so."""
+        kept = self._current(rollout_id)
+        if kept is None:
+            return frozenset()
+        review = self._review(rollout_id, kept)
+        free = {item.finding.finding_id for item in review.items if not item.hidden}
+        return frozenset(value for value, name in kept.scanned.ids.items() if name in free)
+
     # -- what is shown
 
     def hidden(self, rollout_id: RolloutId, *, everything: bool = False) -> Hidden | None:

@@ -83,7 +83,7 @@ def _chunks(record: RolloutRecord, judgement: Judgement, annotations: Any) -> It
     yield dump(head)[:-1] + b',"calls":['
     found = findings_by_call(judgement.findings)
     ordered = sorted(record.calls, key=lambda call: (call.sequence, call.call_id))
-    digests = _Digests()
+    digests = SharedDigests()
     for place, call in enumerate(ordered):
         codes = [item.code for item in found.get(call.call_id, ())]
         entry = _stored(call) | digests.of(call) | _decided(judgement, call, codes)
@@ -148,7 +148,7 @@ def _alternatives(call: Call) -> Any:
         ) from error
 
 
-class _Digests:
+class SharedDigests:
     """Message digests, each written once: a conversation repeats them in every call. Shared
     with calls that stand above only (a stored parent may have been admitted later), so that
     a reader needs one pass."""

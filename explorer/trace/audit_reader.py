@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 import orjson
@@ -30,6 +30,7 @@ from explorer.records import (
     Override,
     Rollout,
     RolloutEvent,
+    RolloutId,
     RolloutRecord,
 )
 from explorer.trace.audit import AUDIT_FORMAT, AUDIT_SCHEMA_VERSION, PLAIN_FIELDS
@@ -179,8 +180,43 @@ def _calls(entries: list[Any], rollout: Rollout) -> tuple[Call, ...]:
             raise InvalidValue(
                 f"its calls have more than {_MOST_DIGESTS} message digests", path=path
             )
-        calls.append(_call(plain, entry, digests[name], rollout, path))
+        top = entry.get("top_logprobs")
+        arrays = CallArrays(
+            _ids(entry, "prompt_delta", path),
+            _ids(entry, "completion_token_ids", path),
+            _logprobs(entry, path),
+            None if top is None else _text(top, f"{path}.top_logprobs"),
+        )
+        calls.append(_call(plain, arrays, digests[name], rollout.rollout_id, path))
     return tuple(calls)
+
+
+class CallArrays(NamedTuple):
+    """What a call has a value a token of."""
+
+    prompt_delta: IdArray | None
+    completion: IdArray | None
+    logprobs: LogprobArray | None
+    top_logprobs: bytes | None
+
+
+def read_call(
+    entry: Mapping[str, Any],
+    arrays: CallArrays,
+    rollout_id: RolloutId,
+    known: Mapping[str, tuple[str, ...]],
+    path: str,
+) -> Call:
+    """A call from its other fields as JSON values, and its arrays.
+
+    Args:
+        known: message digests by call, of the calls that stand before it.
+
+    Raises:
+        InvalidValue: names the place.
+    """
+    plain = _plain_of(entry, path)
+    return _call(plain, arrays, _digests(plain, known, path), rollout_id, path)
 
 
 def _plain_of(entry: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -209,23 +245,19 @@ def _digests(
 
 def _call(
     plain: dict[str, Any],
-    entry: Mapping[str, Any],
+    arrays: CallArrays,
     digests: tuple[str, ...],
-    rollout: Rollout,
+    rollout_id: RolloutId,
     path: str,
 ) -> Call:
     facts = {name: plain[name] for name in PLAIN_FIELDS}
     facts["notes"] = tuple(plain["notes"])
     facts["chain_hash"] = _hash(plain["chain_hash"], f"{path}.chain_hash")
-    top = entry.get("top_logprobs")
     parent = plain["prefix_of"]
     return Call(
-        rollout_id=rollout.rollout_id,
+        rollout_id=rollout_id,
         stored_parent_id=None if parent is None else CallId(parent),
-        prompt_delta=_ids(entry, "prompt_delta", path),
-        completion=_ids(entry, "completion_token_ids", path),
-        logprobs=_logprobs(entry, path),
-        top_logprobs=None if top is None else _text(top, f"{path}.top_logprobs"),
+        **arrays._asdict(),
         message_digests=digests,
         **facts,
     )

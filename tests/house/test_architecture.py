@@ -43,6 +43,7 @@ TOP = {
     "server",
     "reach",
     "options",
+    "datasets",
     "exporting",
     "fronting",
     "importing",

@@ -1,0 +1,200 @@
+"""What a dataset costs beside a bare Parquet write of the same arrays.
+
+    python -m benchmarks.dataset [--rollouts 1000] [--tokens 10000] [--calls 20]
+
+Rollouts of `tokens` tokens in `calls` calls that continue each other, judged one after the
+other. Parts, each in a process of its own: `ours` writes the dataset's three configs (rows
+made, hashed, written; the judge's time is counted apart), `bare` writes the list columns of
+the same rows with the same Parquet options and nothing else. Aims: at most 1.5 of its time,
+and under 300 MB in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.export import our_record
+from explorer.export.dataset.rows import batches_of
+from explorer.export.dataset.schema import CONFIGS, dictionary_columns, schema_of
+from explorer.export.dataset.writer import DatasetWriter, Limits
+from explorer.records import IdArray, LogprobArray, RolloutRecord
+from explorer.trace.verdict import judge
+
+RATIO_AIM = 1.5
+MEMORY_AIM_MB = 300.0
+TOKENS = {"ids", "logprobs", "codes", "ints", "bools"}
+
+
+def records(rollouts: int, tokens: int, calls: int) -> Iterator[RolloutRecord]:
+    """Rollouts whose tokens differ; made one by one, as a store gives them."""
+    random = np.random.default_rng(7)
+    whole = our_record(calls, tokens)
+    for _ in range(rollouts):
+        yield replace(
+            whole,
+            calls=tuple(
+                replace(
+                    call,
+                    prompt_delta=_ids(random, call.prompt_delta),
+                    completion=_ids(random, call.completion),
+                    logprobs=_logprobs(random, call.completion),
+                )
+                for call in whole.calls
+            ),
+        )
+
+
+def _ids(random: np.random.Generator, like: IdArray | None) -> IdArray:
+    """As many ids, the frequent ones often, as in text."""
+    assert like is not None
+    drawn = random.zipf(1.3, like.size) % 150_000
+    return drawn.astype(np.int32)
+
+
+def _logprobs(random: np.random.Generator, like: IdArray | None) -> LogprobArray:
+    assert like is not None
+    return -random.exponential(0.7, like.size).astype(np.float32)
+
+
+def list_columns(config: str) -> list[str]:
+    return [column.name for column in CONFIGS[config] if column.kind in TOKENS]
+
+
+def ours(folder: Path, rollouts: int, tokens: int, calls: int) -> tuple[float, float, int]:
+    """(seconds of the dataset, of the judge, tokens in sequences)."""
+    spent = judged = 0.0
+    n_tokens = 0
+    writer = DatasetWriter(folder, Limits())
+    for record in records(rollouts, tokens, calls):
+        start = time.process_time()
+        judgement = judge(record)
+        judged += time.process_time() - start
+        start = time.process_time()
+        for config, rows in batches_of(record, judgement):
+            if config == "sequences":
+                n_tokens += sum(rows.column("length").to_pylist())
+            writer.add(config, rows)
+        spent += time.process_time() - start
+    start = time.process_time()
+    writer.close()
+    return spent + time.process_time() - start, judged, n_tokens
+
+
+def bare(folder: Path, rollouts: int, tokens: int, calls: int) -> tuple[float, float, int]:
+    """The same arrays, gathered before the clock runs, a row group at a time."""
+    spent = 0.0
+    n_tokens = 0
+    folder.mkdir()
+    writers: dict[str, Any] = {}
+    held: dict[str, list[Any]] = {}
+    size: dict[str, int] = {}
+
+    def write(config: str) -> None:
+        nonlocal spent
+        start = time.process_time()
+        if held.get(config):
+            if config not in writers:
+                schema = pa.schema([schema_of(config).field(n) for n in list_columns(config)])
+                columns = [
+                    path
+                    for path in dictionary_columns(config)
+                    if path.split(".")[0] in list_columns(config)
+                ]
+                writers[config] = pq.ParquetWriter(
+                    folder / f"{config}.parquet",
+                    schema,
+                    compression="zstd",
+                    use_dictionary=columns,
+                    use_content_defined_chunking=True,
+                    write_page_index=True,
+                )
+            table = pa.Table.from_batches(held[config])
+            writers[config].write_table(table, row_group_size=table.num_rows)
+        held[config], size[config] = [], 0
+        spent += time.process_time() - start
+
+    for record in records(rollouts, tokens, calls):
+        for config, rows in batches_of(record, judge(record)):
+            if config == "rollouts":
+                continue
+            if config == "sequences":
+                n_tokens += sum(rows.column("length").to_pylist())
+            rows = pa.RecordBatch.from_pydict(
+                {n: rows.column(n) for n in list_columns(config)},
+                schema=pa.schema([rows.schema.field(n) for n in list_columns(config)]),
+            )
+            if size.get(config, 0) + rows.nbytes > Limits().row_group_bytes:
+                write(config)
+            held.setdefault(config, []).append(rows)
+            size[config] = size.get(config, 0) + rows.nbytes
+    for config in list(held):
+        write(config)
+    start = time.process_time()
+    for writer in writers.values():
+        writer.close()
+    return spent + time.process_time() - start, 0.0, n_tokens
+
+
+def measure(part: str, rollouts: int, tokens: int, calls: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "data"
+        run = {"ours": ours, "bare": bare}[part]
+        seconds, judged, n_tokens = run(folder, rollouts, tokens, calls)
+        written = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+    return {
+        "part": part,
+        "seconds": seconds,
+        "judge_s": judged,
+        "tokens": n_tokens,
+        "bytes": written,
+        "maxrss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rollouts", type=int, default=1000)
+    parser.add_argument("--tokens", type=int, default=10_000)
+    parser.add_argument("--calls", type=int, default=20)
+    parser.add_argument("--part", choices=("ours", "bare"))
+    args = parser.parse_args()
+    sizes = (args.rollouts, args.tokens, args.calls)
+    if args.part:
+        print(json.dumps(measure(args.part, *sizes)))
+        return
+    rows = {}
+    for part in ("bare", "ours"):
+        command = [sys.executable, "-m", "benchmarks.dataset", "--part", part]
+        for name, value in zip(("rollouts", "tokens", "calls"), sizes, strict=True):
+            command += [f"--{name}", str(value)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        rows[part] = json.loads(out)
+    print(f"{sizes[0]} rollouts, {rows['ours']['tokens']:,} tokens in sequences")
+    for part, row in rows.items():
+        print(
+            f"  {part:<5} {row['seconds']:7.2f} CPU s  {row['bytes'] / 1e6:8.1f} MB on disk  "
+            f"{row['maxrss_mb']:6.0f} MB of memory at most"
+        )
+    print(f"  the judge itself: {rows['ours']['judge_s']:.2f} CPU s, not counted above")
+    ratio = rows["ours"]["seconds"] / rows["bare"]["seconds"]
+    print(f"  ours / bare: {ratio:.2f} (aim at most {RATIO_AIM})")
+    print(f"  memory: {rows['ours']['maxrss_mb']:.0f} MB (aim under {MEMORY_AIM_MB:.0f})")
+    assert np.isfinite(ratio)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Checks a dataset by itself: no server, no store.
+
+Owns: what is checked of a folder, and the report.
+Must not know: where the folder came from. Nothing in it is believed: rollouts are judged
+again from their own rows, and what follows must be what stands there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from explorer.errors import ExplorerError, InvalidValue
+from explorer.export.dataset.manifest import (
+    MANIFEST,
+    ConfigEntry,
+    Manifest,
+    RolloutEntry,
+    read_manifest,
+)
+from explorer.export.dataset.reading import read_rollout
+from explorer.export.dataset.rows import batches_of
+from explorer.export.dataset.rules import broken_rules
+from explorer.export.dataset.schema import (
+    CONFIGS,
+    DATASET_SCHEMA_VERSION,
+    METADATA_KEY,
+    schema_of,
+    schema_sha256,
+)
+from explorer.export.dataset.values import logprobs_of
+from explorer.export.dataset.writer import Shard
+from explorer.trace.inputs import JUDGE_VERSION
+from explorer.trace.verdict import judge
+from explorer.trace.verify import Report
+
+_SHOWN = 20
+_ROWS = 16
+_PIECE = 1024 * 1024
+# Taken over from the engine and the harness as they came; the digests cover them.
+_NOT_DERIVED = ("request", "reply")
+
+
+@dataclass(slots=True)
+class _Found:
+    problems: list[str] = field(default_factory=list)
+    rejudged: int = 0
+
+    def add(self, words: str) -> None:
+        self.problems.append(words)
+
+    @property
+    def enough(self) -> bool:
+        return len(self.problems) >= _SHOWN
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether a path is a folder that may be a dataset."""
+    return path.is_dir() and (
+        (path / MANIFEST).exists() or any((path / config).is_dir() for config in CONFIGS)
+    )
+
+
+def check_dataset(folder: Path) -> Report:
+    """Checks files, schemas, rules of the rows, and every verdict.
+
+    Raises:
+        InvalidValue: the manifest cannot be read.
+    """
+    manifest = read_manifest(folder)
+    found = _Found()
+    for config in CONFIGS:
+        entry = manifest.configs.get(config)
+        if entry is None:
+            found.add(f"{MANIFEST} has no `{config}`")
+        else:
+            _files(folder, config, entry, found)
+    _strangers(folder, manifest, found)
+    # Rows of a file that is damaged cannot be read in order.
+    if not found.problems:
+        _rows(folder, manifest, found)
+    notes = []
+    if manifest.judge_version != JUDGE_VERSION:
+        notes.append(
+            f"verdicts were made by rules {manifest.judge_version}, this program has "
+            f"{JUDGE_VERSION}: they were not made again"
+        )
+    problems = found.problems[:_SHOWN]
+    if len(found.problems) > _SHOWN:
+        problems.append("and more")
+    return Report(
+        kind="dataset",
+        ok=not problems,
+        trainable=any(entry.trainable for entry in manifest.rollouts),
+        problems=tuple(problems),
+        facts=_facts(folder, manifest, found),
+        notes=tuple(notes),
+    )
+
+
+def _facts(folder: Path, manifest: Manifest, found: _Found) -> dict[str, Any]:
+    return {
+        "manifest_sha256": hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
+        "writer": manifest.writer,
+        "schema_version": manifest.schema_version,
+        "rollouts": len(manifest.rollouts),
+        "judged_again": found.rejudged,
+        "sequences": sum(entry.sequences for entry in manifest.rollouts),
+        "supervised_tokens": manifest.supervised_tokens,
+        "not_trainable": [f"{code} {many}" for code, many in manifest.untrained.items()],
+        "left_out": [f"{code} {many}" for code, many in manifest.left_out.items()],
+        "files": sum(len(entry.files) for entry in manifest.configs.values()),
+    }
+
+
+# -- files
+
+
+def _files(folder: Path, config: str, entry: ConfigEntry, found: _Found) -> None:
+    if entry.schema_sha256 != schema_sha256(config):
+        found.add(f"{config}: {MANIFEST} names another schema")
+    if not entry.files:
+        found.add(f"{config}: no file is named")
+    if sum(file.rows for file in entry.files) != entry.rows:
+        found.add(f"{config}: the rows of its files are not {entry.rows}")
+    for file in entry.files:
+        words = _file(folder / file.path, config, file)
+        if words:
+            found.add(f"{file.path}: {words}")
+
+
+def _file(path: Path, config: str, told: Shard) -> str:
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+                size += len(piece)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if size != told.size:
+        return f"has {size} bytes, {MANIFEST} says {told.size}"
+    if digest.hexdigest() != told.sha256:
+        return f"was changed: its SHA-256 is not that of {MANIFEST}"
+    if not path.stem.endswith(told.sha256[:16]):
+        return "its name is not that of its content"
+    try:
+        with pq.ParquetFile(path) as opened:
+            return _shape(opened, config, told)
+    except (pa.ArrowInvalid, OSError) as error:
+        return f"is no Parquet file: {str(error)[:120]}"
+
+
+def _shape(opened: Any, config: str, told: Shard) -> str:
+    schema, wanted = opened.schema_arrow, schema_of(config)
+    if not schema.equals(wanted):
+        return f"has another schema than `{config}` of version {DATASET_SCHEMA_VERSION}"
+    try:
+        about = orjson.loads((schema.metadata or {}).get(METADATA_KEY, b""))
+    except orjson.JSONDecodeError:
+        return "does not say which version of the schema it has"
+    said = (about.get("schema_version"), about.get("config"))
+    if said != (DATASET_SCHEMA_VERSION, config):
+        return f"says of itself that it is {said[1]} of schema version {said[0]}"
+    if (opened.metadata.num_rows, opened.metadata.num_row_groups) != (
+        told.rows,
+        told.row_groups,
+    ):
+        return f"has {opened.metadata.num_rows} rows, {MANIFEST} says {told.rows}"
+    return ""
+
+
+def _strangers(folder: Path, manifest: Manifest, found: _Found) -> None:
+    """A file more would be read by whoever takes `sequences/*.parquet`."""
+    known = {file.path for entry in manifest.configs.values() for file in entry.files}
+    for config in CONFIGS:
+        for path in sorted((folder / config).rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if path.is_file() and name not in known:
+                found.add(f"{name}: {MANIFEST} does not name this file")
+
+
+# -- rows
+
+
+class _Groups:
+    """The rows of a config, a rollout at a time, in order."""
+
+    def __init__(self, folder: Path, config: str, files: Sequence[Shard]) -> None:
+        self.schema = schema_of(config)
+        self._runs = self._read(folder, files)
+        self._next = next(self._runs, None)
+
+    @staticmethod
+    def _read(folder: Path, files: Sequence[Shard]) -> Iterator[tuple[str, Any]]:
+        for file in files:
+            with pq.ParquetFile(folder / file.path) as opened:
+                for batch in opened.iter_batches(_ROWS):
+                    names = batch.column("rollout_id").to_pylist()
+                    start = 0
+                    for end in range(1, len(names) + 1):
+                        if end == len(names) or names[end] != names[start]:
+                            yield names[start], batch.slice(start, end - start)
+                            start = end
+
+    def take(self, rollout_id: str) -> Any:
+        """The rows of a rollout as a table; without rows where another one is next."""
+        parts = []
+        while self._next is not None and self._next[0] == rollout_id:
+            parts.append(self._next[1])
+            self._next = next(self._runs, None)
+        return pa.Table.from_batches(parts, schema=self.schema).combine_chunks()
+
+    @property
+    def left(self) -> str | None:
+        """The rollout whose rows are next."""
+        return None if self._next is None else self._next[0]
+
+
+def _rows(folder: Path, manifest: Manifest, found: _Found) -> None:
+    groups = {
+        config: _Groups(folder, config, entry.files)
+        for config, entry in manifest.configs.items()
+    }
+    before: tuple[int, str] | None = None
+    for entry in manifest.rollouts:
+        here = (entry.closed_us, entry.rollout_id)
+        if before is not None and here <= before:
+            found.add(f"rollout {entry.rollout_id}: is not in the order of the seals")
+        before = here
+        tables = {config: group.take(entry.rollout_id) for config, group in groups.items()}
+        for words in _rollout(entry, tables, manifest.judge_version == JUDGE_VERSION):
+            found.add(f"rollout {entry.rollout_id}: {words}")
+        if found.enough:
+            return
+        found.rejudged += manifest.judge_version == JUDGE_VERSION
+    for config, group in groups.items():
+        if group.left is not None:
+            found.add(f"{config}: rows of {group.left[:80]} stand where none belongs")
+
+
+def _rollout(entry: RolloutEntry, tables: dict[str, Any], again: bool) -> Iterator[str]:
+    row = tables["rollouts"]
+    if row.num_rows != 1:
+        yield f"has {row.num_rows} rows in `rollouts`"
+        return
+    told = row.to_pylist()[0]
+    for name, wanted in (
+        ("closed_us", entry.closed_us),
+        ("inputs_sha256", entry.inputs_sha256),
+        ("policy_sha256", entry.policy_sha256),
+        ("trainable", entry.trainable),
+        ("reason_codes", list(entry.reasons)),
+        ("n_calls", entry.calls),
+        ("n_sequences", entry.sequences),
+        ("supervised_tokens", entry.supervised_tokens),
+    ):
+        if told[name] != wanted:
+            yield f"`{name}` is {told[name]!r:.60}, {MANIFEST} says {wanted!r:.60}"
+    for config, wanted_rows in (("calls", entry.calls), ("sequences", entry.sequences)):
+        if tables[config].num_rows != wanted_rows:
+            yield (
+                f"has {tables[config].num_rows} rows in `{config}`, {MANIFEST} says "
+                f"{wanted_rows}"
+            )
+    yield from broken_rules(told, tables["sequences"])
+    if again:
+        try:
+            yield from _again(tables)
+        except InvalidValue as error:
+            yield f"cannot be read at {error.details.get('path', '$')}: {error.message}"
+        except ExplorerError as error:
+            yield error.message
+
+
+def _again(tables: dict[str, Any]) -> Iterator[str]:
+    """Where a rollout's rows are not those that follow from it."""
+    read = read_rollout(tables["rollouts"], tables["calls"].to_batches())
+    judgement = judge(read.record, read.policy)
+    made: dict[str, list[Any]] = {config: [] for config in CONFIGS}
+    for config, rows in batches_of(read.record, judgement):
+        made[config].append(rows)
+    for config, batches in made.items():
+        follows = pa.Table.from_batches(batches, schema=schema_of(config)).combine_chunks()
+        yield from _differences(config, tables[config], follows)
+
+
+def _differences(config: str, stands: Any, follows: Any) -> Iterator[str]:
+    if stands.num_rows != follows.num_rows:
+        yield (
+            f"`{config}` has {stands.num_rows} rows of it, its record gives {follows.num_rows}"
+        )
+        return
+    for name in follows.column_names:
+        if name in _NOT_DERIVED:
+            continue
+        one, two = stands.column(name), follows.column(name)
+        if not one.equals(two) and not (name == "logprobs" and _same_bits(one, two)):
+            yield f"`{config}`.`{name}` is not what follows from its record"
+
+
+def _same_bits(one: Any, two: Any) -> bool:
+    """Whether two columns of logprobs are equal, what is no number included."""
+    left, right = one.combine_chunks(), two.combine_chunks()
+    for row in range(len(left)):
+        first, second = logprobs_of(left, row), logprobs_of(right, row)
+        if (first is None) != (second is None):
+            return False
+        if first is not None and second is not None and first.tobytes() != second.tobytes():
+            return False
+    return True
