@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from explorer.web.timing import budget_rows
 POLL_S = 0.4
 HEARTBEAT_S = 15.0
 MOST_READERS = 200
+MOST_OF_ONE = 20
 RETRY_MS = 1500
 _POSITION = re.compile(r"e(\d{1,9})\.c(\d{1,9})((?:\+\d{1,9}){0,2000})")
 
@@ -173,6 +175,7 @@ class LiveRollouts:
         self._judged = judged
         self._poll_s = poll_s
         self._watches: dict[RolloutId, _Watch] = {}
+        self._by_reader: Counter[str] = Counter()
         self._closing = asyncio.Event()
 
     @property
@@ -188,22 +191,42 @@ class LiveRollouts:
             watch.changed.set()
 
     async def stream(
-        self, rollout_id: RolloutId, since: Position, judged: JudgedSource | None = None
+        self,
+        rollout_id: RolloutId,
+        since: Position,
+        judged: JudgedSource | None = None,
+        reader: str = "",
     ) -> AsyncIterator[bytes]:
         """The messages after `since`, then those to come, until the rollout is closed.
 
-        `judged` is what this reader may see, where that is less than everything.
+        `judged` is what this reader may see, where that is less than everything; `reader`
+        names whom the stream counts for, so that one cannot take every place.
 
         Raises:
             CapacityReached: before the first byte, when too many are reading already.
         """
         if self.readers >= MOST_READERS:
             raise CapacityReached(f"{MOST_READERS} readers follow rollouts already; try later")
-        return self._messages(rollout_id, since, judged or self._judged)
+        if reader and self._by_reader[reader] >= MOST_OF_ONE:
+            raise CapacityReached(f"you follow {MOST_OF_ONE} rollouts already; close some")
+        return self._counted(reader, self._messages(rollout_id, since, judged or self._judged))
+
+    async def _counted(
+        self, reader: str, messages: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
+        self._by_reader[reader] += 1
+        try:
+            async for message in messages:
+                yield message
+        finally:
+            self._by_reader[reader] -= 1
+            if self._by_reader[reader] <= 0:
+                del self._by_reader[reader]
+            await messages.aclose()
 
     async def _messages(
         self, rollout_id: RolloutId, since: Position, source: JudgedSource
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         watch = self._watches.setdefault(rollout_id, _Watch())
         watch.readers += 1
         if watch.task is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -16,6 +17,7 @@ from explorer.access.people import NOBODY, Caller, How, Person, Role
 from explorer.access.policy import Kind, Level
 from explorer.access.visibility import Target
 from explorer.engine.scripted import ScriptedEngine
+from explorer.web.live import MOST_OF_ONE
 from tests.live import Live, serving
 
 HOST = "demo.example"
@@ -122,6 +124,37 @@ def test_a_grant_that_was_revoked_is_told_no_further(live: Live) -> None:
     )
     assert "call" not in told
     assert told[-2:] == ["end", "deleted"]
+
+
+def test_one_visitor_does_not_take_every_place(live: Live) -> None:
+    rollout_id, _ = live.create()
+    level(live, rollout_id, Level.PUBLIC)
+    address = f"{live.url}/rollouts/{rollout_id}/live"
+    # Held, or the streams would be closed.
+    parts: list[Iterator[bytes]] = []
+    with contextlib.ExitStack() as held, httpx.Client(timeout=20) as client:
+
+        def follow(**headers: str) -> httpx.Response:
+            given = {"host": HOST, **headers}
+            reply = held.enter_context(client.stream("GET", address, headers=given))
+            if reply.status_code == 200:
+                parts.append(reply.iter_raw())
+                next(parts[-1])
+            return reply
+
+        assert {follow().status_code for _ in range(MOST_OF_ONE)} == {200}
+        refused = follow()
+        assert refused.status_code in (429, 503)
+        assert "already" in refused.read().decode()
+        assert follow(**session(live)).status_code == 200
+        assert follow(authorization=f"Bearer {live.token}").status_code == 200
+    parts.clear()
+    for _ in range(100):
+        if not live.application.live.readers:
+            break
+        time.sleep(0.1)
+    # Their places are free again.
+    assert not live.application.live._by_reader
 
 
 def void(_: object) -> None:
