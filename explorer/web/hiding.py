@@ -1,10 +1,12 @@
-"""Secrets covered up for readers who may not see them, wherever pages read from.
+"""Secrets, and names of those who decided, covered up wherever readers' pages read from.
 
 Owns: joining the scans of rollouts with the narrowed store.
 Must not know: who the reader is, how a secret is found.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from explorer.export.judged import Judged
 from explorer.export.secrets import SecretScans
@@ -25,11 +27,14 @@ class HiddenSecrets(Hiding):
 
     def record(self, record: RolloutRecord) -> RolloutRecord:
         """The record as it is shown; may scan the rollout first."""
-        return self._scans.record(record)
+        return _unnamed(self._scans.record(record))
 
     def judged(self, judged: Judged) -> Judged:
         """The judged rollout as it is shown; may scan the rollout first."""
-        return self._scans.judged(judged)
+        shown = self._scans.judged(judged)
+        record = _unnamed(shown.record)
+        # Documents are of the whole record: none that is known is of this one.
+        return shown if record is shown.record else replace(shown, record=record, contents={})
 
     def bodies(self, rollout_id: RolloutId, bodies: tuple[Body, ...]) -> tuple[Body, ...]:
         """A call's bodies as they are shown."""
@@ -42,3 +47,11 @@ class HiddenSecrets(Hiding):
     def unlisted(self) -> frozenset[RolloutId]:
         """Rollouts that no list tells of."""
         return self._scans.unlisted()
+
+
+def _unnamed(record: RolloutRecord) -> RolloutRecord:
+    """The record without the names of those who decided about it: curators are told these,
+    and whoever takes a document."""
+    if not record.overrides:
+        return record
+    return replace(record, overrides=tuple(replace(each, who="") for each in record.overrides))

@@ -101,7 +101,7 @@ def _said_by_people(
     if reason is MaskReason.EXCLUDED_BY_USER:
         for item in judged.record.overrides:
             if item.call_id == call.call_id and _leaves_out(item, index):
-                yield f"{safe_text(item.who)}: {safe_text(item.reason)}."
+                yield ": ".join(filter(None, map(safe_text, (item.who, item.reason)))) + "."
     elif decision.rule == "override" and reason not in _NOT_SAMPLED:
         yield f"The role was given by {safe_text(decision.why)}."
 

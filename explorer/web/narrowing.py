@@ -242,9 +242,12 @@ class NarrowStore:
         return self._store.labels(self._ids(within))
 
     def views(self) -> tuple[SavedView, ...]:
-        """Those that have a level the reader meets; a name and a query can tell much."""
+        """Those that have a level the reader meets; a name and a query can tell much. Who
+        saved them is for curators."""
         return tuple(
-            view for view in self._store.views() if self._view_level(view.name) in self._levels
+            replace(view, who="")
+            for view in self._store.views()
+            if self._view_level(view.name) in self._levels
         )
 
     # -- about no rollout

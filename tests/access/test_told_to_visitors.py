@@ -64,6 +64,26 @@ def test_visitors_do_not_see_where_a_harness_runs(shown: tuple[Live, str, str]) 
     assert "10.77.0.5" in whole.text
 
 
+def test_visitors_are_not_told_who_decided(shown: tuple[Live, str, str]) -> None:
+    live, rollout_id, call_id = shown
+    who, api = "Ana of the lab", f"/api/v1/rollouts/{rollout_id}"
+    decided = {"kind": "exclude_call", "call_id": call_id, "reason": "a test", "who": who}
+    live.api("POST", f"{api}/overrides", decided, status=201)
+    live.api("POST", f"{api}/annotations", {"label": "odd", "who": who}, status=201)
+    view = {"name": "odd ones", "query": "label=odd", "who": who}
+    live.api("POST", "/api/v1/views", view, status=201)
+    live.api("POST", "/api/v1/visibility", {"view": "odd ones", "level": "public"})
+    told = f"/rollouts/{rollout_id}/findings.json"
+    assert "a test" in visit(live, told).text
+    assert "odd ones" in visit(live, "/api/v1/views").text
+    for method, route in ROUTE_RULES:
+        if method == "GET" and not route.endswith(("/live", "/events")):
+            path = route.replace("{rollout_id}", rollout_id).replace("{call_id}", call_id)
+            assert who not in visit(live, path.replace("{", "").replace("}", "")).text, path
+    for path in (told, "/api/v1/views", api):
+        assert who in visit(live, path, authorization=f"Bearer {live.token}").text, path
+
+
 def test_every_answer_says_whether_caches_may_keep_it(shown: tuple[Live, str, str]) -> None:
     live, rollout_id, call_id = shown
     names = {"rollout_id": rollout_id, "call_id": call_id, "metric": "logprob"}
