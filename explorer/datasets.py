@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from explorer import runfile
 from explorer.capture.ids import now_us
 from explorer.engine.scripted import ScriptedEngine
 from explorer.errors import ConfigurationError
-from explorer.export.dataset.making import Source, make_dataset, plan
-from explorer.export.dataset.manifest import Manifest
+from explorer.export.dataset.making import Plan, Source, make_dataset, plan
+from explorer.export.dataset.manifest import Excluded, Manifest
 from explorer.export.dataset.writer import Limits
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
@@ -36,6 +37,7 @@ from explorer.vocabularies import Vocabularies
 
 _MB = 1024 * 1024
 _EVERY = 100
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ def export_dataset(settings: Settings, order: DatasetOrder) -> int:
         return found
 
     rollout_ids = run_loop(reach(settings, find))
+    if not rollout_ids:
+        raise ConfigurationError("there is nothing to write: the filters show no rollout")
     if runfile.read(settings.store) is None:
         made = run_loop(_made(settings.store, policy, rollout_ids, order))
     else:
@@ -82,6 +86,9 @@ def export_dataset(settings: Settings, order: DatasetOrder) -> int:
             copy = Path(folder) / "store.duckdb"
             run_loop(backup_store(settings, copy))
             made = run_loop(_made(copy, policy, rollout_ids, order))
+    if isinstance(made, Plan):
+        _tell_left_out(made.excluded)
+        return 1
     _tell(made, order.folder)
     return 1 if made.excluded else 0
 
@@ -104,7 +111,8 @@ async def _same_policy(
 
 async def _made(
     store_path: Path, policy: Policy, rollout_ids: list[RolloutId], order: DatasetOrder
-) -> Manifest:
+) -> Manifest | Plan:
+    """The dataset; the plan where all that was asked for is left out."""
     options = StoreOptions(min_free_bytes=0, read_only=True)
     store = await asyncio.to_thread(DuckDBStore, store_path, options)
     try:
@@ -116,6 +124,8 @@ async def _made(
             vocabularies.get,
         )
         planned = await plan(source, rollout_ids)
+        if not planned.rollouts:
+            return planned
         return await make_dataset(
             source, planned, order.folder, order.limits, bodies=order.bodies, listener=_progress
         )
@@ -139,7 +149,13 @@ def _tell(made: Manifest, folder: Path) -> None:
     )
     for code, many in made.untrained.items():
         say(f"         {many} without sequences: {code}")
-    for code, many in made.left_out.items():
+    _tell_left_out(made.excluded)
+
+
+def _tell_left_out(excluded: tuple[Excluded, ...]) -> None:
+    for code, many in Counter(item.code for item in excluded).most_common():
         say(f"left out {many}: {code}")
-    for item in made.excluded[:20]:
+    for item in excluded[:_SHOWN]:
         say(f"         {item.rollout_id}: {item.reason}")
+    if len(excluded) > _SHOWN:
+        say(f"         and {len(excluded) - _SHOWN} more; all are in the manifest")

@@ -275,7 +275,7 @@ def dataset_page() -> str:
         "[Datasets](../explanation/datasets.md)."
     )
     parts = [intro]
-    for config, columns in dataset_schema.CONFIGS.items():
+    for config, described in dataset_schema.CONFIGS.items():
         rows = [
             (
                 f"`{column.name}`",
@@ -283,7 +283,7 @@ def dataset_page() -> str:
                 "no" if column.needed else "yes",
                 column.meaning,
             )
-            for column in columns
+            for column in described
         ]
         parts += [f"## {config}", dataset_schema.ABOUT[config]]
         parts.append(table(("Column", "Type", "May be null", "Meaning"), rows))
