@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from explorer.export.judged import Judged
 from explorer.export.secrets import SecretScans
-from explorer.records import Body, RolloutId, RolloutRecord
+from explorer.records import Body, Override, RolloutId, RolloutRecord
 from explorer.trace.secret_text import masked_text
+from explorer.trace.verdict import Judgement
 from explorer.web.narrowing import Hiding
 
 
@@ -32,9 +33,15 @@ class HiddenSecrets(Hiding):
     def judged(self, judged: Judged) -> Judged:
         """The judged rollout as it is shown; may scan the rollout first."""
         shown = self._scans.judged(judged)
-        record = _unnamed(shown.record)
-        # Documents are of the whole record: none that is known is of this one.
-        return shown if record is shown.record else replace(shown, record=record, contents={})
+        if not shown.record.overrides:
+            return shown
+        return replace(
+            shown,
+            record=_unnamed(shown.record),
+            judgement=_unnamed_verdict(shown.judgement, shown.record.overrides),
+            # Documents are of the whole record: none that is known is of this one.
+            contents={},
+        )
 
     def bodies(self, rollout_id: RolloutId, bodies: tuple[Body, ...]) -> tuple[Body, ...]:
         """A call's bodies as they are shown."""
@@ -55,3 +62,25 @@ def _unnamed(record: RolloutRecord) -> RolloutRecord:
     if not record.overrides:
         return record
     return replace(record, overrides=tuple(replace(each, who="") for each in record.overrides))
+
+
+def _unnamed_verdict(judgement: Judgement, overrides: tuple[Override, ...]) -> Judgement:
+    """The verdict without these names where it repeats a decision in words."""
+
+    def told(text: str) -> str:
+        for each in overrides:
+            text = text.replace(f"{each.who}: {each.reason}", f"a curator: {each.reason}")
+            text = text.replace(f"{each.kind} by {each.who}.", f"{each.kind} by a curator.")
+        return text
+
+    return replace(
+        judgement,
+        roles={
+            call_id: replace(role, why=told(role.why)) if role.rule == "override" else role
+            for call_id, role in judgement.roles.items()
+        },
+        findings=tuple(
+            replace(each, message=told(each.message)) for each in judgement.findings
+        ),
+        notices=tuple(told(each) for each in judgement.notices),
+    )

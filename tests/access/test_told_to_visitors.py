@@ -69,6 +69,12 @@ def test_visitors_are_not_told_who_decided(shown: tuple[Live, str, str]) -> None
     who, api = "Ana of the lab", f"/api/v1/rollouts/{rollout_id}"
     decided = {"kind": "exclude_call", "call_id": call_id, "reason": "a test", "who": who}
     live.api("POST", f"{api}/overrides", decided, status=201)
+    # The verdict says these in words of its own.
+    for more in (
+        {"kind": "role", "call_id": call_id, "role": "auxiliary", "reason": "given"},
+        {"kind": "accept_logprobs", "reason": "known"},
+    ):
+        live.api("POST", f"{api}/overrides", {**more, "who": who}, status=201)
     live.api("POST", f"{api}/annotations", {"label": "odd", "who": who}, status=201)
     view = {"name": "odd ones", "query": "label=odd", "who": who}
     live.api("POST", "/api/v1/views", view, status=201)
