@@ -46,7 +46,7 @@ def list_grants(state: str | None, as_json: bool, **flags: Any) -> None:
         )
         # A name may hold what a terminal would obey.
         click.echo("".join(letter if letter.isprintable() else "?" for letter in line))
-    click.echo(f"{len(found)} grants")
+    click.echo(f"{len(found)} grant{'' if len(found) == 1 else 's'}")
 
 
 @grants.command("give")
@@ -186,7 +186,7 @@ def show_audit(event: str | None, who: str | None, limit: int, **flags: Any) -> 
 
 
 @audit.command("check")
-@click.argument("file", type=click.Path(path_type=Path, exists=True), required=False)
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @options.store
 @click.option("--head", help="A hash that was written down earlier and must be in the log.")
 def check_audit(file: Path | None, head: str | None, **flags: Any) -> None:

@@ -247,6 +247,17 @@ class Application:
             self.resetting.start()
             self.public.start()
             return
+        await asyncio.to_thread(
+            self.access.audit.append,
+            Entry.by_server(
+                Event.SERVER_STARTED,
+                detail={
+                    "version": __version__,
+                    "profile": self.settings.profile,
+                    "read_only": self.settings.read_only,
+                },
+            ),
+        )
         await self.engine.start()
         await self.certifier.start()
         await self.desk.start()

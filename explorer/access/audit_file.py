@@ -27,6 +27,8 @@ def check_file(path: Path, head: str | None) -> dict[str, Any]:
     Raises:
         InvalidValue: the file is no export of an audit log.
     """
+    if not path.is_file():
+        raise InvalidValue(f"there is no file {path}; /audit has the log to take along")
     seen: set[str] = {ZEROS}
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -36,6 +36,7 @@ class Parcel:
         grant_id: which grant is spent; empty where a role allows it.
         etag: hash of the whole document, empty where it is not known.
         encoding: how the bytes are packed on the way.
+        length: bytes that are to be sent, None where that is not known before.
     """
 
     caller: Caller
@@ -46,6 +47,7 @@ class Parcel:
     etag: str = ""
     encoding: str = "identity"
     first_byte: int = 0
+    length: int | None = None
 
 
 class Deliveries:
@@ -94,6 +96,10 @@ class Delivery:
     async def send(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The chunks, until they end or must not be sent on; then the second row.
 
+        What is counted was handed to the connection. A reader that knows the length goes
+        away with the last byte, so a document of known length is whole with that, and not
+        only when somebody asks for more.
+
         Raises:
             DownloadStopped: the grant ended in the middle; the connection must be cut, so
                 that nobody takes the part for the whole.
@@ -105,10 +111,11 @@ class Delivery:
                 if stopped:
                     why = stopped
                     raise DownloadStopped(stopped)
-                yield chunk
-                # Counted when the server asks for more: it took the chunk.
                 self._digest.update(chunk)
                 self._size += len(chunk)
+                if self._size == self.parcel.length:
+                    why, complete = "", True
+                yield chunk
             why, complete = "", True
         finally:
             row = self._row(complete, why)

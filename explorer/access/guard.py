@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Refuse = Callable[[Scope, Receive, Send, ExplorerError], Awaitable[None]]
 
+_PORT = re.compile(r"(?::[0-9]{0,5})?")
 LOOPBACK_NAMES = frozenset(("127.0.0.1", "localhost", "[::1]"))
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
@@ -64,8 +66,11 @@ class HostPolicy:
         return cls(frozenset(names))
 
     def allows(self, host: str) -> bool:
-        """Whether a ``Host`` header value names this server."""
-        return host_name(host) in self.allowed
+        """Whether a ``Host`` header value names this server; after the name comes at most a
+        port, since addresses that we tell are made of the whole value."""
+        name = host_name(host)
+        port = host.strip()[len(name) :]
+        return name in self.allowed and _PORT.fullmatch(port) is not None
 
 
 def host_name(host: str) -> str:

@@ -69,7 +69,9 @@ def copy_database(connection: duckdb.DuckDBPyConnection, target: Path) -> dict[s
 
 
 def publish(partial: Path, target: Path) -> None:
-    """Give a complete file its name, durably."""
+    """Give a complete file its name, durably; it holds prompts, so only its owner reads it,
+    whatever the habits of the shell that a command was run in."""
+    partial.chmod(0o600)
     descriptor = os.open(partial, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -171,17 +171,20 @@ async def _download(request: Request, api: ApiServices, document: Document) -> R
     await require_released(request, parcel)
     if _known(request.headers.get("if-none-match"), content.sha256):
         return Response(status_code=304, headers=headers)
-    first = 0
+    first, length = 0, None
     if encoding == "identity":
         headers["accept-ranges"] = "bytes"
         first = _first_byte(request, etag, content.size)
-        headers["content-length"] = str(content.size - first)
+        length = content.size - first
+        headers["content-length"] = str(length)
         if first:
             headers["content-range"] = f"bytes {first}-{content.size - 1}/{content.size}"
     else:
         headers["content-encoding"] = encoding
     chunks = _body(_skipped(_encoded(document.make(), encoding), first))
-    body = await handed_out(api, request, replace(parcel, first_byte=first), chunks)
+    body = await handed_out(
+        api, request, replace(parcel, first_byte=first, length=length), chunks
+    )
     return Handed(
         body,
         status_code=206 if first else 200,

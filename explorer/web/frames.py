@@ -37,7 +37,8 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         signed_in=reader.signed_in,
         sign_in_href=reader.sign_in_href,
         direct_href=reader.direct_href,
-        edits=role >= Role.CURATOR,
+        # A store that is only read takes no notes and no decisions either.
+        edits=role >= Role.CURATOR and not services_of(request).settings.read_only,
         operates=role is Role.OPERATOR,
         grants=role > Role.ANONYMOUS and hasattr(request.app.state, "access"),
         taking=(),

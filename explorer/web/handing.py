@@ -84,7 +84,12 @@ async def handed_bytes(
     api: ApiServices, request: Request, parcel: Parcel, data: bytes
 ) -> AsyncGenerator[bytes, None]:
     """A document that is whole in memory, as it may leave."""
-    whole = replace(parcel, etag=hashlib.sha256(data).hexdigest(), encoding="identity")
+    whole = replace(
+        parcel,
+        etag=hashlib.sha256(data).hexdigest(),
+        encoding="identity",
+        length=len(data),
+    )
     return await handed_out(api, request, whole, _once(data))
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from fastapi import Request
 
+from explorer.access.people import Role
 from explorer.access.policy import Kind
 from explorer.export.judged import Judged
 from explorer.records import Grade
@@ -73,7 +74,7 @@ def rollout_frame(request: Request, judged: Judged, tab: str, last: str | None =
 def _taking(request: Request, made: Frame) -> tuple[Taking, ...]:
     """What a reader who may not take everything may take, and how to ask for the rest."""
     held = pass_of(request)
-    if made.edits or held is None or held.place is None:
+    if held is None or held.place is None or held.caller.role >= Role.CURATOR:
         return ()
     access = cast("Access", request.app.state.access)
     _, found = answers(access, held.caller, held.place)

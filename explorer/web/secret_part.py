@@ -38,7 +38,8 @@ def secrets_part(request: Request, judged: Judged) -> SecretsPart | None:
         return None
     held = pass_of(request)
     may_decide = held is None or (held.visible is None and held.whole)
-    order = sorted(review.items, key=lambda item: (not item.open, not item.finding.blocks))
+    # Not by what was decided: a line that moves away under a hand is decided by mistake.
+    order = sorted(review.items, key=lambda item: not item.finding.blocks)
     return SecretsPart(
         n_secrets=len(review.secrets),
         n_undecided=review.n_undecided,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,24 @@ def test_a_reader_that_goes_away_leaves_what_it_got(opened: Book) -> None:
     asyncio.run(go())
     row = last(opened)
     assert (row["complete"], row["reason"]) == (False, "the reader went away")
-    # The second chunk was handed over and nobody asked for more.
-    assert row["bytes"] == 1000
+    # What was handed to the connection, whether or not it reached the reader.
+    assert row["bytes"] == 2000
+
+
+def test_a_reader_that_knows_the_length_goes_away_with_the_last_byte(opened: Book) -> None:
+    """As curl and browsers do; nobody asks for more than was announced."""
+
+    async def go() -> None:
+        whole = replace(parcel(OPERATOR), length=3000)
+        delivery = await opened.deliveries.begin(whole, str)
+        sending = delivery.send(chunks())
+        for _ in range(3):
+            await anext(sending)
+        await sending.aclose()
+
+    asyncio.run(go())
+    row = last(opened)
+    assert (row["complete"], row["reason"], row["bytes"]) == (True, "", 3000)
 
 
 def test_a_document_that_breaks_off_is_not_whole(opened: Book) -> None:

@@ -52,6 +52,25 @@ def visit(live: Live, path: str, **headers: str) -> httpx.Response:
     return httpx.get(live.url + path, headers={"host": HOST, **headers}, timeout=30)
 
 
+@pytest.mark.parametrize(
+    "host", ["demo.example:@evil.example", "demo.example:80/rollouts", "demo.example:8x"]
+)
+def test_after_a_hosts_name_comes_a_port_or_nothing(
+    shown: tuple[Live, str, str], host: str
+) -> None:
+    live, _, _ = shown
+    assert httpx.get(f"{live.url}/healthz", headers={"host": host}).status_code == 421
+    for good in (
+        "demo.example",
+        "DEMO.example:443",
+        "demo.example:",
+        "127.0.0.1:1",
+        "[::1]:80",
+    ):
+        answer = httpx.get(f"{live.url}/healthz", headers={"host": good})
+        assert answer.status_code == 200, good
+
+
 def test_visitors_do_not_see_where_a_harness_runs(shown: tuple[Live, str, str]) -> None:
     live, rollout_id, call_id = shown
     path = f"/rollouts/{rollout_id}/requests/{call_id}.json"
