@@ -125,7 +125,9 @@ def served_paths(tmp_path: Path) -> Iterator[str]:
     """Every path of the real application, the wire left out."""
     settings = load(store=tmp_path / "never-opened.duckdb")
     # Routes are declared before anything is asked of the store.
-    application = Application(settings, ScriptedEngine([{"text": "x"}]), cast(DuckDBStore, None))
+    application = Application(
+        settings, ScriptedEngine([{"text": "x"}]), cast(DuckDBStore, None)
+    )
 
     def walk(routes: Any) -> Iterator[str]:
         for route in routes:
