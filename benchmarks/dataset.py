@@ -4,8 +4,8 @@
 
 Rollouts of `tokens` tokens in `calls` calls that continue each other, judged one after the
 other. Parts, each in a process of its own: `ours` writes the dataset's three configs (rows
-made, hashed, written; the judge's time is counted apart), `bare` writes the list columns of
-the same rows with the same Parquet options and nothing else. Aims: at most 1.5 of its time,
+made, hashed, written; the judge's time is counted apart), `bare` writes the same arrays with
+the same Parquet options and nothing else. Aims: at most 1.5 of its time,
 and under 300 MB in all.
 """
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.export import our_record
-from explorer.export.dataset.rows import batches_of
+from explorer.export.dataset.rows import Gatherer
 from explorer.export.dataset.schema import CONFIGS, dictionary_columns, schema_of
 from explorer.export.dataset.writer import DatasetWriter, Limits
 from explorer.records import IdArray, LogprobArray, RolloutRecord
@@ -36,7 +36,6 @@ from explorer.trace.verdict import judge
 
 RATIO_AIM = 1.5
 MEMORY_AIM_MB = 300.0
-TOKENS = {"ids", "logprobs", "codes", "ints", "bools"}
 
 
 def records(rollouts: int, tokens: int, calls: int) -> Iterator[RolloutRecord]:
@@ -70,83 +69,89 @@ def _logprobs(random: np.random.Generator, like: IdArray | None) -> LogprobArray
     return -random.exponential(0.7, like.size).astype(np.float32)
 
 
-def list_columns(config: str) -> list[str]:
-    return [column.name for column in CONFIGS[config] if column.kind in TOKENS]
+def stored(record: RolloutRecord) -> int:
+    """Tokens of a rollout, each once."""
+    return sum(
+        array.size
+        for call in record.calls
+        for array in (call.prompt_delta, call.completion)
+        if array is not None
+    )
 
 
 def ours(folder: Path, rollouts: int, tokens: int, calls: int) -> tuple[float, float, int]:
-    """(seconds of the dataset, of the judge, tokens in sequences)."""
+    """(seconds of the dataset, of the judge, tokens)."""
     spent = judged = 0.0
     n_tokens = 0
     writer = DatasetWriter(folder, Limits())
+    gatherer = Gatherer(writer.add)
     for record in records(rollouts, tokens, calls):
+        n_tokens += stored(record)
         start = time.process_time()
         judgement = judge(record)
         judged += time.process_time() - start
         start = time.process_time()
-        for config, rows in batches_of(record, judgement):
-            if config == "sequences":
-                n_tokens += sum(rows.column("length").to_pylist())
-            writer.add(config, rows)
+        gatherer.add(record, judgement)
         spent += time.process_time() - start
     start = time.process_time()
+    gatherer.finish()
     writer.close()
     return spent + time.process_time() - start, judged, n_tokens
 
 
-def bare(folder: Path, rollouts: int, tokens: int, calls: int) -> tuple[float, float, int]:
-    """The same arrays, gathered before the clock runs, a row group at a time."""
-    spent = 0.0
-    n_tokens = 0
-    folder.mkdir()
-    writers: dict[str, Any] = {}
-    held: dict[str, list[Any]] = {}
-    size: dict[str, int] = {}
+class Bare:
+    """Writes the same arrays, a row group at a time, and counts only that."""
 
-    def write(config: str) -> None:
-        nonlocal spent
-        start = time.process_time()
-        if held.get(config):
-            if config not in writers:
-                schema = pa.schema([schema_of(config).field(n) for n in list_columns(config)])
-                columns = [
-                    path
-                    for path in dictionary_columns(config)
-                    if path.split(".")[0] in list_columns(config)
-                ]
-                writers[config] = pq.ParquetWriter(
-                    folder / f"{config}.parquet",
-                    schema,
-                    compression="zstd",
-                    use_dictionary=columns,
-                    use_content_defined_chunking=True,
-                    write_page_index=True,
-                )
-            table = pa.Table.from_batches(held[config])
-            writers[config].write_table(table, row_group_size=table.num_rows)
-        held[config], size[config] = [], 0
-        spent += time.process_time() - start
-
-    for record in records(rollouts, tokens, calls):
-        for config, rows in batches_of(record, judge(record)):
-            if config == "rollouts":
-                continue
-            if config == "sequences":
-                n_tokens += sum(rows.column("length").to_pylist())
-            rows = pa.RecordBatch.from_pydict(
-                {n: rows.column(n) for n in list_columns(config)},
-                schema=pa.schema([rows.schema.field(n) for n in list_columns(config)]),
+    def __init__(self, folder: Path) -> None:
+        self.spent = 0.0
+        self._held: dict[str, list[Any]] = {config: [] for config in CONFIGS}
+        self._sizes = dict.fromkeys(CONFIGS, 0)
+        folder.mkdir()
+        self._writers = {
+            config: pq.ParquetWriter(
+                folder / f"{config}.parquet",
+                schema_of(config),
+                compression="zstd",
+                use_dictionary=dictionary_columns(config),
+                use_content_defined_chunking=True,
+                write_page_index=True,
             )
-            if size.get(config, 0) + rows.nbytes > Limits().row_group_bytes:
-                write(config)
-            held.setdefault(config, []).append(rows)
-            size[config] = size.get(config, 0) + rows.nbytes
-    for config in list(held):
-        write(config)
-    start = time.process_time()
-    for writer in writers.values():
-        writer.close()
-    return spent + time.process_time() - start, 0.0, n_tokens
+            for config in CONFIGS
+        }
+
+    def add(self, config: str, rows: Any) -> None:
+        if self._sizes[config] + rows.nbytes > Limits().row_group_bytes:
+            self._write(config)
+        self._held[config].append(rows)
+        self._sizes[config] += rows.nbytes
+
+    def _write(self, config: str) -> None:
+        start = time.process_time()
+        if self._held[config]:
+            table = pa.Table.from_batches(self._held[config])
+            self._writers[config].write_table(table, row_group_size=table.num_rows)
+        self._held[config], self._sizes[config] = [], 0
+        self.spent += time.process_time() - start
+
+    def close(self) -> None:
+        for config, writer in self._writers.items():
+            self._write(config)
+            start = time.process_time()
+            writer.close()
+            self.spent += time.process_time() - start
+
+
+def bare(folder: Path, rollouts: int, tokens: int, calls: int) -> tuple[float, float, int]:
+    """The same arrays, made while the clock stands."""
+    n_tokens = 0
+    writer = Bare(folder)
+    gatherer = Gatherer(writer.add)
+    for record in records(rollouts, tokens, calls):
+        n_tokens += stored(record)
+        gatherer.add(record, judge(record))
+    gatherer.finish()
+    writer.close()
+    return writer.spent, 0.0, n_tokens
 
 
 def measure(part: str, rollouts: int, tokens: int, calls: int) -> dict[str, Any]:
@@ -183,7 +188,7 @@ def main() -> None:
             command += [f"--{name}", str(value)]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         rows[part] = json.loads(out)
-    print(f"{sizes[0]} rollouts, {rows['ours']['tokens']:,} tokens in sequences")
+    print(f"{sizes[0]} rollouts, {rows['ours']['tokens']:,} tokens")
     for part, row in rows.items():
         print(
             f"  {part:<5} {row['seconds']:7.2f} CPU s  {row['bytes'] / 1e6:8.1f} MB on disk  "

@@ -29,7 +29,7 @@ from explorer.export.dataset.manifest import (
     write_manifest,
 )
 from explorer.export.dataset.proof import Proof, Vocabulary, prove
-from explorer.export.dataset.rows import Texts, batches_of, closed_us, no_texts
+from explorer.export.dataset.rows import BATCH_BYTES, Gatherer, Texts, closed_us, no_texts
 from explorer.export.dataset.schema import (
     CONFIGS,
     DATASET_SCHEMA_VERSION,
@@ -222,36 +222,28 @@ async def _write(
 ) -> _Written:
     written = _Written()
     writer = DatasetWriter(folder, limits)
+    gatherer = Gatherer(writer.add, min(BATCH_BYTES, limits.row_group_bytes))
+    texts = _texts(source.store) if bodies else no_texts
     try:
         for done, rollout_id in enumerate(planned.rollouts, 1):
             judged = await source.judged.get(rollout_id)
             if judged is None or judged.cover is not None:
                 written.faulty[rollout_id] = "It could not be read whole when it was written."
                 continue
-            texts = _texts(source.store) if bodies else no_texts
-            await asyncio.to_thread(_add, writer, judged, texts, written, limits)
+            await asyncio.to_thread(_add, gatherer, judged, texts, written)
             if listener is not None:
                 listener(done, len(planned.rollouts))
-        written.shards = await asyncio.to_thread(writer.close)
+        written.shards = await asyncio.to_thread(_finish, gatherer, writer)
     finally:
         writer.abandon()
     return written
 
 
-def _add(
-    writer: DatasetWriter, judged: Judged, texts: Texts, written: _Written, limits: Limits
-) -> None:
+def _add(gatherer: Gatherer, judged: Judged, texts: Texts, written: _Written) -> None:
     record, judgement = judged.record, judged.judgement
     rollout_id = record.rollout.rollout_id
-    counts = dict.fromkeys(CONFIGS, 0)
-    supervised = 0
-    batch_bytes = min(16 * 1024 * 1024, limits.row_group_bytes)
     try:
-        for config, rows in batches_of(record, judgement, texts, batch_bytes):
-            counts[config] += rows.num_rows
-            if config == "rollouts":
-                supervised = rows.column("supervised_tokens")[0].as_py()
-            writer.add(config, rows)
+        counts = gatherer.add(record, judgement, texts)
     except RecordInconsistent as error:
         # Its rows may stand in a file already: everything is written again without it.
         written.faulty[rollout_id] = error.message
@@ -265,11 +257,16 @@ def _add(
             policy_sha256=judgement.policy.sha256,
             trainable=judgement.trainable,
             reasons=tuple(reason.code for reason in refusals(judgement)),
-            calls=counts["calls"],
-            sequences=counts["sequences"],
-            supervised_tokens=supervised,
+            calls=counts.calls,
+            sequences=counts.sequences,
+            supervised_tokens=counts.supervised_tokens,
         )
     )
+
+
+def _finish(gatherer: Gatherer, writer: DatasetWriter) -> dict[str, list[Shard]]:
+    gatherer.finish()
+    return writer.close()
 
 
 def _texts(store: Store) -> Texts:

@@ -8,8 +8,7 @@ Batches are bounded: a rollout of any size costs what its largest row costs.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from explorer.errors import RecordInconsistent
 from explorer.export.dataset.paths import Row, training_rows
 from explorer.export.dataset.schema import CONFIGS, REASON_CODES, schema_of
 from explorer.export.dataset.values import (
+    Versions,
     json_text,
     list_array,
     logprob_array,
@@ -35,7 +35,8 @@ from explorer.trace.mask import CallMask
 from explorer.trace.provenance import weight_versions
 from explorer.trace.verdict import Judgement
 
-BATCH_BYTES = 16 * 1024 * 1024
+BATCH_BYTES = 8 * 1024 * 1024
+BATCH_ROWS = 512
 
 # Reads the request and the reply of a call as text, None where there is none or it is none.
 Texts = Callable[[CallId], tuple[str | None, str | None]]
@@ -65,36 +66,113 @@ def closed_us(record: RolloutRecord) -> int:
     return min(times)
 
 
+class Counts(NamedTuple):
+    """Rows of one rollout, and tokens that train in them."""
+
+    calls: int
+    sequences: int
+    supervised_tokens: int
+
+
 def batches_of(
     record: RolloutRecord,
     judgement: Judgement,
     texts: Texts = no_texts,
     batch_bytes: int = BATCH_BYTES,
-) -> Iterator[Batch]:
-    """All rows of a rollout: its sequences, its calls, then its own.
+) -> list[Batch]:
+    """All rows of one rollout; raises as `Gatherer.add`."""
+    made: list[Batch] = []
+    gatherer = Gatherer(lambda config, rows: made.append(Batch(config, rows)), batch_bytes)
+    gatherer.add(record, judgement, texts)
+    gatherer.finish()
+    return made
 
-    Raises:
-        RecordInconsistent: it is open, or its parts do not fit together.
+
+class _Held(NamedTuple):
+    """A row before it is Arrow: `made` has what was decided, `stored` the other fields."""
+
+    stored: Any
+    made: dict[str, Any]
+
+
+class Gatherer:
+    """Makes batches of the rows of many rollouts: a batch a rollout would cost more than its
+    rows do.
+
+    Args:
+        sink: takes the batches of each config, in the order of the rows.
     """
-    supervised = n_sequences = 0
-    for rows in _sequences(record, judgement, batch_bytes):
-        n_sequences += len(rows)
-        supervised += sum(row.supervised for row in rows)
-        yield Batch("sequences", _sequence_batch(record, judgement, rows))
-    for calls in _calls(record, texts, batch_bytes):
-        yield Batch("calls", _call_batch(judgement, calls))
-    yield Batch("rollouts", _rollout_batch(record, judgement, n_sequences, supervised))
+
+    def __init__(
+        self, sink: Callable[[str, Any], None], batch_bytes: int = BATCH_BYTES
+    ) -> None:
+        self._sink = sink
+        self._most = batch_bytes
+        self._held: dict[str, list[_Held]] = {config: [] for config in CONFIGS}
+        self._sizes = dict.fromkeys(CONFIGS, 0)
+
+    def add(
+        self, record: RolloutRecord, judgement: Judgement, texts: Texts = no_texts
+    ) -> Counts:
+        """The rows of a rollout.
+
+        Raises:
+            RecordInconsistent: it is open, or its parts do not fit together; some of its rows
+                may have been given away by then.
+        """
+        closed = closed_us(record)
+        supervised = n_sequences = 0
+        whole = _of_rollout(record, judgement)
+        for row in training_rows(record, judgement):
+            n_sequences += 1
+            supervised += row.supervised
+            made = whole | _sequence(row, judgement)
+            self._hold("sequences", record.rollout, made, 20 * int(row.token_ids.size))
+        self._add_calls(record, judgement, texts)
+        made = _rollout(record, judgement) | {
+            "closed_us": closed,
+            "n_sequences": n_sequences,
+            "supervised_tokens": supervised,
+        }
+        self._hold("rollouts", record.rollout, made, 4000)
+        return Counts(len(record.calls), n_sequences, supervised)
+
+    def _add_calls(self, record: RolloutRecord, judgement: Judgement, texts: Texts) -> None:
+        digests = SharedDigests()
+        found = findings_by_call(judgement.findings)
+        for call in sorted(record.calls, key=lambda call: (call.sequence, call.call_id)):
+            request, reply = texts(call.call_id)
+            made = digests.of(call) | _decided(judgement, call)
+            made |= {
+                "prefix_of": call.stored_parent_id,
+                "findings": [item.code for item in found.get(call.call_id, ())],
+                "request": request,
+                "reply": reply,
+            }
+            self._hold("calls", call, made, _size(call, made))
+
+    def _hold(self, config: str, stored: Any, made: dict[str, Any], size: int) -> None:
+        held = self._held[config]
+        if held and (self._sizes[config] + size > self._most or len(held) >= BATCH_ROWS):
+            self._flush(config)
+        held.append(_Held(stored, made))
+        self._sizes[config] += size
+
+    def _flush(self, config: str) -> None:
+        if self._held[config]:
+            self._sink(config, _batch(config, self._held[config]))
+            self._held[config].clear()
+            self._sizes[config] = 0
+
+    def finish(self) -> None:
+        """Gives away what is left."""
+        for config in CONFIGS:
+            self._flush(config)
 
 
-# -- rollouts
-
-
-def _rollout_batch(
-    record: RolloutRecord, judgement: Judgement, n_sequences: int, supervised: int
-) -> Any:
-    rollout, state = record.rollout, judgement.state
-    decided = {
-        "closed_us": closed_us(record),
+def _rollout(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
+    state = judgement.state
+    return {
         "reward": state.reward,
         "ok": state.ok,
         "reason": state.reason,
@@ -103,8 +181,6 @@ def _rollout_batch(
         "reasons": judgement.reasons,
         "notices": list(judgement.notices),
         "n_calls": len(record.calls),
-        "n_sequences": n_sequences,
-        "supervised_tokens": supervised,
         "generated_tokens": judgement.generated_tokens,
         "mask_counts": dict(sorted(judgement.mask_counts.items())),
         "weight_versions": weight_versions(record),
@@ -120,87 +196,43 @@ def _rollout_batch(
         "open_calls": record.open_calls,
         "contradicted": dict(record.contradicted),
     }
-    values = {
-        column.name: decided[column.name]
-        if column.name in decided
-        else getattr(rollout, column.name)
-        for column in CONFIGS["rollouts"]
+
+
+def _of_rollout(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
+    """What each sequence says of its rollout beside the stored fields."""
+    return {
+        "reward": judgement.state.reward,
+        "ok": judgement.state.ok,
+        "policy_sha256": judgement.policy.sha256,
+        "inputs_sha256": judgement.inputs_sha256,
     }
-    return _batch("rollouts", {name: [value] for name, value in values.items()})
 
 
-# -- calls
-
-
-class _Entry(NamedTuple):
-    call: Call
-    digests: dict[str, Any]
-    request: str | None
-    reply: str | None
-
-    @property
-    def size(self) -> int:
-        """About the bytes of its row."""
-        arrays = (self.call.prompt_delta, self.call.completion, self.call.logprobs)
-        size = 2000 + sum(array.nbytes for array in arrays if array is not None)
-        size += len(self.call.top_logprobs or b"") + len(self.request or "")
-        return size + len(self.reply or "") + 64 * len(self.digests["message_digests"])
-
-
-def _calls(record: RolloutRecord, texts: Texts, batch_bytes: int) -> Iterator[list[_Entry]]:
-    """Calls in order of arrival, as many at once as a batch may hold."""
-    digests = SharedDigests()
-    held: list[_Entry] = []
-    size = 0
-    for call in sorted(record.calls, key=lambda call: (call.sequence, call.call_id)):
-        entry = _Entry(call, digests.of(call), *texts(call.call_id))
-        if held and size + entry.size > batch_bytes:
-            yield held
-            held, size = [], 0
-        held.append(entry)
-        size += entry.size
-    if held:
-        yield held
-
-
-def _call_batch(judgement: Judgement, entries: Sequence[_Entry]) -> Any:
-    found = findings_by_call(judgement.findings)
-    rows = [
-        entry.digests
-        | _decided(judgement, entry.call)
-        | {
-            "prefix_of": entry.call.stored_parent_id,
-            "notes": entry.call.notes,
-            "findings": [item.code for item in found.get(entry.call.call_id, ())],
-            "top_logprobs": entry.call.top_logprobs,
-            "request": entry.request,
-            "reply": entry.reply,
-        }
-        for entry in entries
-    ]
-    calls = [entry.call for entry in entries]
-    made: dict[str, Any] = {
-        "prompt_delta": list_array([call.prompt_delta for call in calls], pa.int32()),
-        "completion": list_array([call.completion for call in calls], pa.int32()),
-        "logprobs": logprob_array([call.logprobs for call in calls], numbers_only=False),
-        "mask_reasons": list_array(
-            [
-                None if call.completion is None else _codes(judgement.masks.get(call.call_id))
-                for call in calls
-            ],
-            pa.int8(),
-        ),
+def _sequence(row: Row, judgement: Judgement) -> dict[str, Any]:
+    leaf, parts = row.leaf, row.stretches
+    return {
+        "sequence_id": f"{leaf.rollout_id}:{leaf.call_id}",
+        "role": judgement.roles[leaf.call_id].role,
+        "call_ids": [part.call.call_id for part in parts],
+        "completion_starts": [part.start for part in parts],
+        "completion_ends": [part.end for part in parts],
+        "owned": [part.owned for part in parts],
+        "length": int(row.token_ids.size),
+        "supervised_tokens": row.supervised,
+        "token_ids": row.token_ids,
+        "loss_mask": row.loss_mask,
+        "mask_reasons": row.reasons,
+        "logprobs": row.logprobs,
+        "weight_versions": Versions(row.versions, row.gaps),
     }
-    ours = rows[0]
-    columns = {
-        name: made[name]
-        if name in made
-        else [row[name] for row in rows]
-        if name in ours
-        else list(map(attrgetter(name), calls))
-        for name in (column.name for column in CONFIGS["calls"])
-    }
-    return _batch("calls", columns)
+
+
+def _size(call: Call, made: Mapping[str, Any]) -> int:
+    """About the bytes of a call's row."""
+    arrays = (call.prompt_delta, call.completion, call.logprobs)
+    size = 2000 + sum(array.nbytes for array in arrays if array is not None)
+    size += len(call.top_logprobs or b"") + 64 * len(made["message_digests"])
+    return size + 4 * (len(made["request"] or "") + len(made["reply"] or ""))
 
 
 def _decided(judgement: Judgement, call: Call) -> dict[str, Any]:
@@ -218,6 +250,7 @@ def _decided(judgement: Judgement, call: Call) -> dict[str, Any]:
         "why": None if decision is None else decision.why,
         "mask_reason": None if mask is None else mask.reason,
         "prefix_break": broke,
+        "mask_reasons": None if call.completion is None else _codes(mask),
     }
 
 
@@ -231,76 +264,40 @@ def _codes(mask: CallMask | None) -> np.ndarray[Any, np.dtype[np.int8]] | None:
     return codes
 
 
-# -- sequences
-
-
-def _sequences(
-    record: RolloutRecord, judgement: Judgement, batch_bytes: int
-) -> Iterator[list[Row]]:
-    held: list[Row] = []
-    size = 0
-    for row in training_rows(record, judgement):
-        need = 20 * int(row.token_ids.size)
-        if held and size + need > batch_bytes:
-            yield held
-            held, size = [], 0
-        held.append(row)
-        size += need
-    if held:
-        yield held
-
-
-def _sequence_batch(record: RolloutRecord, judgement: Judgement, rows: Sequence[Row]) -> Any:
-    rollout, state = record.rollout, judgement.state
-    whole = {
-        **{name: getattr(rollout, name) for name in _OF_ROLLOUT},
-        "reward": state.reward,
-        "ok": state.ok,
-        "policy_sha256": judgement.policy.sha256,
-        "inputs_sha256": judgement.inputs_sha256,
-    }
-    columns: dict[str, Any] = {name: [value] * len(rows) for name, value in whole.items()}
-    columns |= {
-        "sequence_id": [f"{rollout.rollout_id}:{row.leaf.call_id}" for row in rows],
-        "role": [judgement.roles[row.leaf.call_id].role for row in rows],
-        "call_ids": [[part.call.call_id for part in row.stretches] for row in rows],
-        "completion_starts": [[part.start for part in row.stretches] for row in rows],
-        "completion_ends": [[part.end for part in row.stretches] for row in rows],
-        "owned": [[part.owned for part in row.stretches] for row in rows],
-        "length": [int(row.token_ids.size) for row in rows],
-        "supervised_tokens": [row.supervised for row in rows],
-        "token_ids": list_array([row.token_ids for row in rows], pa.int32()),
-        "loss_mask": list_array([row.loss_mask for row in rows], pa.int8()),
-        "mask_reasons": list_array([row.reasons for row in rows], pa.int8()),
-        "logprobs": logprob_array([row.logprobs for row in rows], numbers_only=True),
-        "weight_versions": version_array([(row.versions, row.gaps) for row in rows]),
-    }
-    return _batch("sequences", columns)
-
-
-_OF_ROLLOUT = ("rollout_id", "run", "task", "group", "attempt", "model", "tokenizer_id")
-
-
-def _batch(config: str, columns: Mapping[str, Any]) -> Any:
+def _batch(config: str, held: Sequence[_Held]) -> Any:
     """A batch of the config's schema.
 
     Raises:
         RecordInconsistent: a value that must be there is missing.
     """
-    schema, kinds = _schema(config), _KINDS[config]
-    types = schema.types
+    schema = _schema(config)
+    decided = held[0].made
+    made = [row.made for row in held]
+    stored = [row.stored for row in held]
     arrays = []
-    for place, (name, kind, needed) in enumerate(kinds):
-        values = columns[name]
-        if isinstance(values, list):
-            read = _READERS.get(kind)
-            if read is not None:
-                values = [None if value is None else read(value) for value in values]
-            values = pa.array(values, type=types[place])
-        if needed and values.null_count:
+    for (name, kind, needed), wanted in zip(_KINDS[config], schema.types, strict=True):
+        if name in decided:
+            values = [row[name] for row in made]
+        else:
+            values = list(map(attrgetter(name), stored))
+        array = _array(config, kind, wanted, values)
+        if needed and array.null_count:
             raise RecordInconsistent(f"{config}: `{name}` is missing in a row")
-        arrays.append(values)
+        arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(config: str, kind: str, wanted: Any, values: list[Any]) -> Any:
+    if kind in ("ids", "codes"):
+        return list_array(values, wanted.value_type)
+    if kind == "logprobs":
+        return logprob_array(values, numbers_only=config == "sequences")
+    if kind == "ints" and isinstance(values[0], Versions):
+        return version_array(values)
+    read = _READERS.get(kind)
+    if read is not None:
+        values = [None if value is None else read(value) for value in values]
+    return pa.array(values, type=wanted)
 
 
 _schema = lru_cache(schema_of)
@@ -324,11 +321,3 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "json": _json,
     "texts": lambda values: [valid(value) for value in values],
 }
-
-
-def counts_of(batches: Sequence[Batch]) -> dict[str, int]:
-    """Rows by config."""
-    found: Counter[str] = Counter()
-    for config, rows in batches:
-        found[config] += rows.num_rows
-    return {config: found[config] for config in CONFIGS}

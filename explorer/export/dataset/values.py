@@ -8,14 +8,14 @@ Must not know: which columns there are, files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from explorer.records import NULL_LOGPROB_BITS, IdArray, LogprobArray
-from explorer.trace.jsontext import clean, dump, plain_value
+from explorer.trace.jsontext import clean, dump
 
 
 def json_text(value: Any) -> str:
@@ -34,11 +34,6 @@ def valid(text: Any) -> str | None:
         return None
     found = text.hex() if isinstance(text, bytes) else str(text)
     return found if found.isascii() else str(clean(found))
-
-
-def record_value(value: Any) -> Any:
-    """A field of the record as it would stand in JSON."""
-    return plain_value(value) if isinstance(value, bytes) else value
 
 
 def list_array(values: Sequence[np.ndarray[Any, Any] | None], kind: Any) -> Any:
@@ -78,8 +73,15 @@ def logprob_array(values: Sequence[LogprobArray | None], *, numbers_only: bool) 
     )
 
 
-def version_array(values: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Any:
-    """A list column of whole numbers, each row as (numbers, where there is none)."""
+class Versions(NamedTuple):
+    """Whole numbers, and where there is none."""
+
+    numbers: np.ndarray[Any, np.dtype[np.int64]]
+    gaps: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def version_array(values: Sequence[Versions]) -> Any:
+    """A list column of whole numbers."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([numbers.size for numbers, _ in values], out=offsets[1:])
     if not values:
