@@ -111,6 +111,7 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.listing
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.export
+	$(BIN)/python -m benchmarks.dataset
 	$(BIN)/python -m benchmarks.custody
 
 clean: ## remove the environment and what tools left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -286,6 +287,22 @@ def test_ids_that_are_unknown_are_told_and_asked_for_twice_are_written_once(
     assert [(item.rollout_id, item.code) for item in planned.excluded] == [("who", "not_found")]
 
 
+def test_what_goes_while_it_is_written_is_left_out(tmp_path: Path) -> None:
+    """Its rows were on disk already; they are in no file that stays."""
+
+    async def work(store: DuckDBStore) -> Any:
+        forced = Plan((FORKED, OPEN, RolloutId("gone"), PLAIN), ())
+        return await make_dataset(source_of(store), forced, tmp_path / "data")
+
+    manifest = in_store(tmp_path / "s.duckdb", work)
+    assert {item.rollout_id: item.code for item in manifest.excluded} == {
+        OPEN: "record_inconsistent",
+        "gone": "not_found",
+    }
+    assert [entry.rollout_id for entry in manifest.rollouts] == [FORKED, PLAIN]
+    assert check_dataset(tmp_path / "data").problems == ()
+
+
 # -- secrets -----------------------------------------------------------------------------------
 
 SECRET = RolloutId("told")
@@ -439,6 +456,41 @@ def test_a_mask_and_its_reason_changed_together_are_found(copied: Path) -> None:
     rows = _set(rows, "supervised_tokens", 0, 3)
     forge(copied, "sequences", rows)
     assert any("not what follows" in problem for problem in check_dataset(copied).problems)
+
+
+def test_nulls_and_bytes_that_are_no_text_are_found(copied: Path) -> None:
+    """Somebody's file: nothing in it may stop the check without a word."""
+    good = table(copied, "sequences")
+    for name, value in (("call_ids", [None, "f-b"]), ("completion_ends", [None, 7])):
+        forge(copied, "sequences", _set(good, name, 0, value))
+        assert any("not told" in problem for problem in check_dataset(copied).problems)
+    forge(copied, "sequences", _set(good, "loss_mask", 0, [0, 0, None, 1, 0, 1, 1]))
+    assert any("0 and 1" in problem for problem in check_dataset(copied).problems)
+    raw = pa.array([b"\xff\xfe"] * good.num_rows, pa.binary())
+    text = pa.StringArray.from_buffers(len(raw), raw.buffers()[1], raw.buffers()[2])
+    place = good.column_names.index("rollout_id")
+    forge(copied, "sequences", good.set_column(place, good.field(place), text))
+    assert any("cannot be read" in problem for problem in check_dataset(copied).problems)
+
+
+def test_what_the_documentation_says_of_reading_holds(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "export-a-dataset.md"
+    blocks = re.findall(r"```py\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(made.parent)
+    here: dict[str, Any] = {}
+    for block in blocks:
+        if "load_dataset" not in block:  # tests/consumers has it
+            exec(block, here)
+    assert [label for label in here["labels"] if label != -100] == here["trained"]
+    for row in table(made, "sequences").to_pylist():
+        for name, start in zip(row["call_ids"], row["completion_starts"], strict=True):
+            assert here["prompt"](here["calls"][name]) == row["token_ids"][:start]
+    (query,) = re.findall(r"```sql\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    relation = duckdb.sql(query)
+    assert relation is not None
+    assert relation.fetchall() == [("r", 3, 0.25)]
 
 
 def test_a_span_that_trains_twice_is_found(copied: Path) -> None:

@@ -85,7 +85,10 @@ def check_dataset(folder: Path) -> Report:
     _strangers(folder, manifest, found)
     # Rows of a file that is damaged cannot be read in order.
     if not found.problems:
-        _rows(folder, manifest, found)
+        try:
+            _rows(folder, manifest, found)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            found.add(f"its rows cannot be read: {str(error)[:120]}")
     notes = []
     if manifest.judge_version != JUDGE_VERSION:
         notes.append(

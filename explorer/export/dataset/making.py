@@ -130,7 +130,7 @@ class _Written:
 
     entries: list[RolloutEntry] = field(default_factory=list)
     policies: dict[str, dict[str, object]] = field(default_factory=dict)
-    faulty: dict[RolloutId, str] = field(default_factory=dict)
+    faulty: dict[RolloutId, Excluded] = field(default_factory=dict)
     shards: dict[str, list[Shard]] = field(default_factory=dict)
 
 
@@ -165,8 +165,8 @@ async def make_dataset(
             planned = planned.without(
                 proof.telling, "secrets_undecided", "Its written ids decode to a secret."
             )
-            for name, words in written.faulty.items():
-                planned = planned.without([name], "record_inconsistent", words)
+            for name, why in written.faulty.items():
+                planned = planned.without([name], why.code, why.reason)
         else:
             raise SecretsUndecided(
                 "what is left out changes with every try: rollouts in it are being changed or "
@@ -228,7 +228,9 @@ async def _write(
         for done, rollout_id in enumerate(planned.rollouts, 1):
             judged = await source.judged.get(rollout_id)
             if judged is None or judged.cover is not None:
-                written.faulty[rollout_id] = "It could not be read whole when it was written."
+                written.faulty[rollout_id] = Excluded(
+                    rollout_id, "not_found", "It was gone when it was to be written."
+                )
                 continue
             await asyncio.to_thread(_add, gatherer, judged, texts, written)
             if listener is not None:
@@ -246,7 +248,7 @@ def _add(gatherer: Gatherer, judged: Judged, texts: Texts, written: _Written) ->
         counts = gatherer.add(record, judgement, texts)
     except RecordInconsistent as error:
         # Its rows may stand in a file already: everything is written again without it.
-        written.faulty[rollout_id] = error.message
+        written.faulty[rollout_id] = Excluded(rollout_id, error.code, error.message)
         return
     written.policies[judgement.policy.sha256] = judgement.policy.describe()
     written.entries.append(

@@ -83,8 +83,10 @@ def _leaves(record: RolloutRecord, judgement: Judgement) -> list[CallId]:
         raise RecordInconsistent("a call trains that no export may hold")
     by_id = {call.call_id: call for call in record.calls}
     inner: set[CallId] = set()
+    covered: set[CallId] = set()
     for call_id in trains:
-        _check(by_id[call_id], masks[call_id], tree.sequences.full_length(call_id))
+        length = tree.sequences.full_length(call_id)
+        _check(by_id[call_id], masks[call_id], length, covered)
         above = tree.nodes[call_id].parent_id
         while above is not None and above not in inner:
             inner.add(above)
@@ -92,26 +94,30 @@ def _leaves(record: RolloutRecord, judgement: Judgement) -> list[CallId]:
     return [call_id for call_id in trains if call_id not in inner]
 
 
-def _check(call: Call, mask: CallMask, length: int) -> None:
+def _check(call: Call, mask: CallMask, length: int, covered: set[CallId]) -> None:
     """Raises:
     RecordInconsistent: ids, logprobs and the masks of the path are not of one length, or
         a token would train that has no logprob.
+
+    Args:
+        covered: calls whose masks were seen to cover their rows; adds to them.
     """
     here: CallMask | None = mask
-    while here is not None:
+    while here is not None and here.call_id not in covered:
         at = here.own_start
         for span in here.own:
-            fits = span.start == at
-            at = span.end
-            if not fits:
+            if span.start != at:
                 break
+            at = span.end
         if at != here.length:
             raise RecordInconsistent(f"call {here.call_id}: its mask does not cover its row")
+        covered.add(here.call_id)
         here = here.parent
     logprobs = call.logprobs
     if mask.length != length or logprobs is None or logprobs.size != length - mask.prompt_len:
         raise RecordInconsistent(f"call {call.call_id}: ids, logprobs and mask do not fit")
-    if not np.isfinite(logprobs[mask.completion_bits() == 1]).all():
+    known = np.isfinite(logprobs)
+    if not known.all() and not known[mask.completion_bits() == 1].all():
         raise RecordInconsistent(f"call {call.call_id}: a token trains without a logprob")
 
 

@@ -32,6 +32,7 @@ from explorer.trace.assemble import findings_by_call
 from explorer.trace.audit import SharedDigests
 from explorer.trace.inputs import JUDGE_VERSION
 from explorer.trace.mask import CallMask
+from explorer.trace.policy import Policy
 from explorer.trace.provenance import weight_versions
 from explorer.trace.verdict import Judgement
 
@@ -185,7 +186,7 @@ def _rollout(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
         "mask_counts": dict(sorted(judgement.mask_counts.items())),
         "weight_versions": weight_versions(record),
         "policy": judgement.policy,
-        "policy_sha256": judgement.policy.sha256,
+        "policy_sha256": _policy_sha256(judgement.policy),
         "judge_version": JUDGE_VERSION,
         "inputs_sha256": judgement.inputs_sha256,
         "findings": judgement.findings,
@@ -198,12 +199,17 @@ def _rollout(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=16)
+def _policy_sha256(policy: Policy) -> str:
+    return policy.sha256
+
+
 def _of_rollout(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
     """What each sequence says of its rollout beside the stored fields."""
     return {
         "reward": judgement.state.reward,
         "ok": judgement.state.ok,
-        "policy_sha256": judgement.policy.sha256,
+        "policy_sha256": _policy_sha256(judgement.policy),
         "inputs_sha256": judgement.inputs_sha256,
     }
 
@@ -294,8 +300,18 @@ def _array(config: str, kind: str, wanted: Any, values: list[Any]) -> Any:
         return logprob_array(values, numbers_only=config == "sequences")
     if kind == "ints" and isinstance(values[0], Versions):
         return version_array(values)
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), wanted)
     read = _READERS.get(kind)
-    if read is not None:
+    if kind == "text":
+        # Nearly all of it is plain, and most of a dataset's columns are text.
+        values = [
+            value
+            if value is None or (isinstance(value, str) and value.isascii())
+            else valid(value)
+            for value in values
+        ]
+    elif read is not None:
         values = [None if value is None else read(value) for value in values]
     return pa.array(values, type=wanted)
 
@@ -317,7 +333,6 @@ def _json(value: Any) -> str:
 _EMPTY: dict[Any, str] = {dict: "{}", list: "[]", tuple: "[]", str: '""', bytes: ""}
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "text": valid,
     "json": _json,
     "texts": lambda values: [valid(value) for value in values],
 }

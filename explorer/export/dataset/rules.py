@@ -86,6 +86,9 @@ def _stretches(row: Mapping[str, Any], mask: Any, logprobs: Any) -> Iterator[str
     """Only what a call sampled may train, and only where the call is this row's own."""
     names, owned = row["call_ids"], row["owned"]
     starts, ends = row["completion_starts"], row["completion_ends"]
+    if any(part is None for parts in (names, owned, starts, ends) for part in parts):
+        yield "a call or its place is not told"
+        return
     edges = [0, *(edge for pair in zip(starts, ends, strict=False) for edge in pair)]
     if not (len(names) == len(owned) == len(starts) == len(ends)) or not names:
         yield "its calls and their places are not of one number"
