@@ -66,7 +66,7 @@ $(CONSUMERS)/.installed: pyproject.toml requirements.lock | $(BIN)/python
 	$(CONSUMERS)/bin/python -m pip install --quiet torch==2.13.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --constraint requirements.lock \
 		--editable '.[test,openenv,trl]' openenv==0.10.0 trl==1.16.0 \
-		accelerate==1.15.0 datasets==5.2.0
+		accelerate==1.15.0 datasets==5.2.0 polars==2.1.0
 	@touch $@
 
 test-consumers: $(CONSUMERS)/.installed ## tests with torch, openenv, trl, mini-swe-agent; none skipped

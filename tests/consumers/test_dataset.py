@@ -1,4 +1,4 @@
-"""A dataset as the real `datasets` library reads it."""
+"""A dataset as the real `datasets` and `polars` read it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from tests.export.datasets import OPTIONS, fill, table, written
 needs_datasets = pytest.mark.skipif(
     importlib.util.find_spec("datasets") is None,
     reason="datasets is not installed: `make test-consumers` runs these",
+)
+
+needs_polars = pytest.mark.skipif(
+    importlib.util.find_spec("polars") is None,
+    reason="polars is not installed: `make test-consumers` runs these",
 )
 
 
@@ -74,3 +79,22 @@ def test_labels_made_as_the_documentation_says_train_what_the_verdict_trains(
     assert (
         n_labels == sum(table(made, "rollouts").column("supervised_tokens").to_pylist()) == 10
     )
+
+
+@needs_polars
+@pytest.mark.parametrize("config", list(CONFIGS))
+def test_polars_reads_every_config_with_its_types_and_values(made: Path, config: str) -> None:
+    import polars
+
+    expected = table(made, config)
+    found = polars.read_parquet(f"{made}/{config}/*.parquet")
+    assert found.columns == expected.column_names
+    for name in found.columns:
+        assert repr(found[name].to_list()) == repr(expected[name].to_pylist()), name
+    types = {"rollouts": "reward", "calls": "logprobs", "sequences": "token_ids"}
+    wanted = {
+        "rollouts": polars.Float64,
+        "calls": polars.List(polars.Float32),
+        "sequences": polars.List(polars.Int32),
+    }
+    assert found.schema[types[config]] == wanted[config]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import re
 import shutil
 from collections.abc import Awaitable, Callable
@@ -146,23 +145,6 @@ def test_duckdb_reads_the_same_columns_of_nothing_but_null_too(made: Path) -> No
     empty = [name for name in calls.column_names if calls[name].null_count == calls.num_rows]
     assert {"reply", "upstream_id", "usage_cached"} <= set(empty)
     assert calls.schema.field("usage_cached").type == pa.int64()
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("polars") is None,
-    reason="polars is 55 MB and nothing else needs it: pip install polars, and run this",
-)
-def test_polars_reads_the_same(made: Path) -> None:
-    import polars  # type: ignore[import-not-found, unused-ignore]
-
-    for config in CONFIGS:
-        expected = table(made, config)
-        found = polars.read_parquet(f"{made}/{config}/*.parquet")
-        assert found.columns == expected.column_names
-        for name in found.columns:
-            assert repr(found[name].to_list()) == repr(expected[name].to_pylist()), name
-    ids = polars.read_parquet(f"{made}/sequences/*.parquet").schema["token_ids"]
-    assert ids == polars.List(polars.Int32)
 
 
 def test_pq_01_a_request_is_the_text_that_was_sent(made: Path) -> None:
