@@ -24,7 +24,7 @@ from explorer.access.audit import AuditLog, Entry, Event
 from explorer.access.calling import caller_of, set_caller
 from explorer.access.grants import Place
 from explorer.access.limits import Limiter
-from explorer.access.people import Caller, Role
+from explorer.access.people import Caller, How, Role
 from explorer.access.policy import NO_GRANT, Action, Decision, Level, Rule, decide, sees_all
 from explorer.errors import (
     AccessDenied,
@@ -140,6 +140,12 @@ class Gate:
         place, decision = await self._decided(
             caller, rule, str(request.path_params.get("rollout_id", ""))
         )
+        if decision.allowed and _sent_here_by_another_site(request, caller, rule):
+            raise AccessDenied(
+                "another site's link led to this document; open it from the page of the "
+                "rollout, so that nobody spends your grant for you",
+                rule="cross_site",
+            )
         if not decision.allowed:
             await self._refuse(request, caller, rule, decision, place)
         return await self._pass(caller, rule, decision, place)
@@ -247,6 +253,13 @@ class Gate:
         if left_out:
             entry = replace(entry, detail={**entry.detail, "not_written_before": left_out})
         await asyncio.to_thread(self._audit.append, entry)
+
+
+def _sent_here_by_another_site(request: Request, caller: Caller, rule: Rule) -> bool:
+    """A link from elsewhere carries the cookie, and a download spends a use."""
+    if rule.action is not Action.TAKE or caller.how is not How.SESSION:
+        return False
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
 
 
 async def authorise(request: Request) -> None:

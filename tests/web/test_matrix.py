@@ -479,3 +479,19 @@ def test_whoever_is_no_longer_who_they_were_is_sent_nothing_more(world: World) -
     still = Caller(Role.CURATOR, How.API_TOKEN, person=person)
     assert identity.ended(still) == "the role was taken"
     assert identity.ended(OPERATOR) == ""
+
+
+def test_a_link_of_another_site_spends_nobodys_grant(world: World) -> None:
+    book = world.live.application.access.grants
+    path = f"/api/v1/rollouts/{world.rollouts[Level.GRANTED]}/capture-audit"
+    before = len(book.get(world.grant_id).uses)
+    for site in ("cross-site", "same-site"):
+        cookie = world.headers["holder"]["cookie"]
+        headers = {"host": "demo.example", "cookie": cookie, "sec-fetch-site": site}
+        answer = world.client.get(world.live.url + path, headers=headers)
+        world.client.cookies.clear()
+        assert answer.status_code == 403
+        assert answer.json()["error"]["details"]["rule"] == "cross_site"
+    assert len(book.get(world.grant_id).uses) == before
+    headers["sec-fetch-site"] = "same-origin"
+    assert world.client.get(world.live.url + path, headers=headers).status_code == 200
