@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import shutil
 from collections.abc import Awaitable, Callable
@@ -249,13 +250,21 @@ def test_a_folder_with_anything_else_in_it_is_not_touched(tmp_path: Path) -> Non
             with pytest.raises(ConfigurationError):
                 await written(store, tmp_path / name)
         await written(store, tmp_path / "data")
-        (tmp_path / "data" / "letter.txt").write_text("dear")
-        with pytest.raises(ConfigurationError):
+        for place in ("letter.txt", "calls/letter.txt"):
+            (tmp_path / "data" / place).write_text("dear")
+            with pytest.raises(ConfigurationError, match="letter"):
+                await written(store, tmp_path / "data")
+            (tmp_path / "data" / place).rename(tmp_path / "mine" / "kept.txt")
+        (tmp_path / "data" / MANIFEST).rename(tmp_path / "mine" / MANIFEST)
+        with pytest.raises(ConfigurationError, match="part-"):
             await written(store, tmp_path / "data")
+        # A disk that takes no more, or a folder that is somebody else's.
+        with pytest.raises(ConfigurationError, match="cannot be"):
+            await written(store, Path("/dev/full/data"))
 
     in_store(tmp_path / "s.duckdb", work)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
-    assert (tmp_path / "data" / "letter.txt").read_text() == "dear"
+    assert len(list((tmp_path / "data").glob("*/part-*.parquet"))) == 3
 
 
 def test_ids_that_are_unknown_are_told_and_asked_for_twice_are_written_once(
@@ -544,6 +553,20 @@ def test_a_dataset_of_other_rules_is_checked_without_judging_it_again(copied: Pa
     rows = table(copied, "sequences")
     forge(copied, "sequences", _set(rows, "loss_mask", 0, [1] * 7), judge_version=1)
     assert not check_dataset(copied).ok
+
+
+def test_a_full_disk_is_an_error_and_nothing_more(tmp_path: Path, made: Path) -> None:
+    (tmp_path / "calls").mkdir()
+    (tmp_path / "calls" / "part-00000.writing").symlink_to("/dev/full")
+    writer = ShardWriter(tmp_path, "calls", Limits())
+    (rows,) = table(made, "calls").combine_chunks().to_batches()
+    writer.add(rows)
+    with pytest.raises(OSError, match="space"):
+        writer.close()
+    writer.abandon()
+    del writer
+    gc.collect()  # what complains while it is collected fails the test
+    assert not list((tmp_path / "calls").glob("*.parquet"))
 
 
 def test_a_config_without_rows_has_a_file_that_tells_its_schema(tmp_path: Path) -> None:

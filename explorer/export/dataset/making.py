@@ -148,7 +148,7 @@ async def make_dataset(
     It is written beside the folder and moved there when it is whole and proved.
 
     Raises:
-        ConfigurationError: the folder holds something else.
+        ConfigurationError: the folder holds something else, or cannot be written.
         SecretsUndecided: written ids decode to something nobody let go, again and again.
     """
     _check_folder(folder)
@@ -176,6 +176,8 @@ async def make_dataset(
         write_manifest(made, beside)
         _move(beside, folder, made_at / "old")
         return made
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(made_at, ignore_errors=True)
 
@@ -205,11 +207,16 @@ def _check_folder(folder: Path) -> None:
     there = {path.name for path in folder.iterdir()}
     if not there:
         return
-    if MANIFEST not in there or there - {MANIFEST, *CONFIGS}:
-        raise ConfigurationError(
-            f"{folder} holds something else than a dataset; name a new folder"
-        )
-    read_manifest(folder)
+    known = set()
+    if MANIFEST in there:
+        told = read_manifest(folder)
+        known = {file.path for entry in told.configs.values() for file in entry.files}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name not in known and name not in (MANIFEST, *CONFIGS):
+            raise ConfigurationError(
+                f"{folder} holds something else than a dataset ({name}); name a new folder"
+            )
 
 
 async def _write(

@@ -7,6 +7,7 @@ Must not know: what rows mean, the manifest.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -115,9 +116,14 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Leaves the files as they are; the folder is nobody's."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        # Else they would be ended, and complain, when they are collected.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        self._writer = self._file = None
 
     def _flush(self) -> None:
         if not self._held:
