@@ -37,6 +37,8 @@ WANTED = (
     # Of who may see and take what.
     *(f"auth-{number:02d}" for number in (1, 4, 5, 6, 9, 10, 11, 12)),
     *("csrf-01", "leak-01", "sec-02", "path-01", "dep-01"),
+    # Of datasets.
+    *("pq-01", "pq-02", "pq-04"),
     *(f"seed {number}" for number in range(1, 6)),
     *(f"weak {number}" for number in range(6, 17)),
 )
