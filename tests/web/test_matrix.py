@@ -495,3 +495,22 @@ def test_a_link_of_another_site_spends_nobodys_grant(world: World) -> None:
     assert len(book.get(world.grant_id).uses) == before
     headers["sec-fetch-site"] = "same-origin"
     assert world.client.get(world.live.url + path, headers=headers).status_code == 200
+
+
+def test_a_token_of_staff_for_one_purpose_does_all_of_it(world: World) -> None:
+    """What it does ends in an answer about the rollout, which it need not be made to read."""
+    application = world.live.application
+    boss = Person("oidc:boss", "boss")
+    application.sign_in.roles.change(boss.subject, Role.OPERATOR, True, OPERATOR, "to test")
+    caller = Caller(Role.OPERATOR, How.SESSION, person=boss)
+    rollout, _ = world.live.create(run="staff")
+    for scope, path, body, status in (
+        (Scope.CURATE, "annotations", {"label": "seen"}, 201),
+        (Scope.OPERATE, "close", {"ok": True}, 200),
+    ):
+        token, _ = application.sign_in.tokens.make(caller, scope.value, [scope], 1.0)
+        headers = {"host": "demo.example", "authorization": f"Bearer {token}"}
+        base = f"{world.live.url}/api/v1/rollouts/{rollout}"
+        answer = world.client.post(f"{base}/{path}", json=body, headers=headers)
+        assert answer.status_code == status, (path, answer.text)
+        assert world.client.get(base, headers=headers).status_code == 403
