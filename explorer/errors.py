@@ -24,6 +24,18 @@
         EngineTimeout      504  no reply in time
         EngineMalformed    502  a reply that cannot be read
         RemoteFailed       502  a provider or the Hub did not answer as it must
+      PublishFailed        502  a dataset could not be published; the message says what to do
+        HubNameInvalid     422  no such name can be
+        HubUnauthorised    401  the Hub takes no such token, or none was given
+        HubForbidden       403  the token may not do that
+        HubGated           403  behind a gate
+        HubNotFound        404  not there, or not for this token
+        HubConflict        409  something else is there
+          HeadMoved        409  somebody else published meanwhile
+        HubRateLimited     429  too many requests, for longer than was waited
+        HubUnavailable     503  no answer of use after several tries
+        HubRefused         422  the Hub says why
+        PublishStopped     409  somebody stopped it
       BodyTooSlow          408  a request body that did not arrive in time
       CapacityReached      429  try again later
         RateLimited        429  too many requests of one address or person
@@ -248,6 +260,93 @@ class RemoteFailed(UpstreamFailed):
     code = "remote_failed"
 
 
+class PublishFailed(ExplorerError):
+    """A dataset could not be published, or not taken away; the message says what to do."""
+
+    status = 502
+    code = "publish_failed"
+
+
+class HubNameInvalid(PublishFailed):
+    """Nothing can have this name; nothing was exported. The message spells the rule out."""
+
+    status = 422
+    code = "hub_name_invalid"
+
+
+class HubUnauthorised(PublishFailed):
+    """The Hub takes no such token, or it needs one and none was given."""
+
+    status = 401
+    code = "hub_unauthorised"
+
+
+class HubForbidden(PublishFailed):
+    """The token may not do that: it lacks `contribute-repos` or `write`, or its owner does."""
+
+    status = 403
+    code = "hub_forbidden"
+
+
+class HubGated(PublishFailed):
+    """It is behind a gate: its owner decides who may read it, and has not let this one in."""
+
+    status = 403
+    code = "hub_gated"
+
+
+class HubNotFound(PublishFailed):
+    """It is not there, or the token may not see it; the Hub does not tell which."""
+
+    status = 404
+    code = "hub_not_found"
+
+
+class HubConflict(PublishFailed):
+    """Something else is there, and nothing is written over."""
+
+    status = 409
+    code = "hub_conflict"
+
+
+class HeadMoved(HubConflict):
+    """Somebody else published there meanwhile; nothing was changed. Plan again and retry."""
+
+    code = "hub_head_moved"
+    retryable = True
+
+
+class HubRateLimited(PublishFailed):
+    """Too many requests for longer than was waited; publish again later, it goes on."""
+
+    status = 429
+    code = "hub_rate_limited"
+    retryable = True
+
+
+class HubUnavailable(PublishFailed):
+    """No answer of use after several tries; publish again later, it goes on."""
+
+    status = 503
+    code = "hub_unavailable"
+    retryable = True
+
+
+class HubRefused(PublishFailed):
+    """The Hub does not take what was sent; the message has its words."""
+
+    status = 422
+    code = "hub_refused"
+
+
+class PublishStopped(PublishFailed):
+    """It was stopped on purpose; what was uploaded is used by the next try."""
+
+    status = 409
+    code = "publish_stopped"
+    retryable = True
+
+
 class CapacityReached(ExplorerError):
     status = 429
     code = "capacity_reached"
@@ -300,3 +399,10 @@ class RecordInconsistent(ExplorerError):
     """The stored parts of a call (delta, parent, lengths) do not fit together."""
 
     code = "record_inconsistent"
+
+
+class Stopped(ExplorerError):
+    """Somebody stopped long work before its end; what was whole before still is."""
+
+    status = 409
+    code = "stopped"
