@@ -112,7 +112,7 @@ class Bare:
                 folder / f"{config}.parquet",
                 schema_of(config),
                 compression="zstd",
-                use_dictionary=dictionary_columns(config),
+                use_dictionary=dictionary_columns(CONFIGS[config]),
                 use_content_defined_chunking=True,
                 write_page_index=True,
             )

@@ -208,6 +208,7 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
     help="Every rollout of a list: its filters (run=nightly&trainable=yes), or a saved view.",
 )
 @click.option("--bodies", is_flag=True, help="Dataset: with requests and replies as text.")
+@options.formats
 @click.option(
     "--row-group-mb",
     type=click.FloatRange(min=0, min_open=True, max=1000),
@@ -232,7 +233,7 @@ def export(view: str | None, **flags: Any) -> None:
     """
     from explorer import exporting
 
-    sizes = {name: flags.pop(name) for name in ("bodies", "row_group_mb", "shard_mb")}
+    how = {name: flags.pop(name) for name in ("bodies", "row_group_mb", "shard_mb", "formats")}
     named = flags.pop("rollout_ids")
     if not named and view is None:
         raise click.UsageError("name rollouts, or give --view QUERY|NAME (an empty one: all)")
@@ -245,10 +246,12 @@ def export(view: str | None, **flags: Any) -> None:
         flags.pop("notes"),
     )
     if order.format != exporting.DATASET:
+        if how["formats"] or how["bodies"]:
+            raise click.UsageError("--with and --bodies go with --format parquet")
         sys.exit(exporting.export(load(**flags), order))
     if order.needs or order.notes:
         raise click.UsageError("--needs and --notes go with documents, not with a dataset")
-    sys.exit(exporting.export_parquet(load(**flags), order, **sizes))
+    sys.exit(exporting.export_parquet(load(**flags), order, how))
 
 
 @cli.command("import")

@@ -19,8 +19,10 @@ from explorer import runfile
 from explorer.capture.ids import now_us
 from explorer.engine.scripted import ScriptedEngine
 from explorer.errors import ConfigurationError
-from explorer.export.dataset.making import Plan, Source, make_dataset, plan
+from explorer.export.adapters.registry import adapters_of
+from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import Excluded, Manifest
+from explorer.export.dataset.planning import Plan, Source, plan
 from explorer.export.dataset.writer import Limits
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
@@ -38,6 +40,10 @@ from explorer.vocabularies import Vocabularies
 _MB = 1024 * 1024
 _EVERY = 100
 _SHOWN = 20
+_PIECES = {"parquet": "rows", "lines": "lines", "files": "files"}
+
+
+Wanted = Callable[[ExplorerClient], AsyncIterator[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,15 @@ class DatasetOrder:
         wanted: finds the rollouts, given a client of the store's server.
         bodies: with each call's request and reply as text.
         row_group_mb, shard_mb: sizes of row groups and files.
+        formats: names of adapters, beside the record.
     """
 
-    wanted: Callable[[ExplorerClient], AsyncIterator[str]]
+    wanted: Wanted
     folder: Path
     bodies: bool = False
     row_group_mb: float = 40
     shard_mb: float = 256
+    formats: tuple[str, ...] = ()
 
     @property
     def limits(self) -> Limits:
@@ -127,7 +135,11 @@ async def _made(
         if not planned.rollouts:
             return planned
         return await make_dataset(
-            source, planned, order.folder, order.limits, bodies=order.bodies, listener=_progress
+            source,
+            planned,
+            order.folder,
+            Shape(order.limits, order.bodies, lambda: adapters_of(order.formats)),
+            listener=_progress,
         )
     finally:
         await store.close()
@@ -139,14 +151,16 @@ def _progress(done: int, of: int) -> None:
 
 
 def _tell(made: Manifest, folder: Path) -> None:
-    files = sum(len(entry.files) for entry in made.configs.values())
-    size = sum(file.size for entry in made.configs.values() for file in entry.files)
+    files = sum(1 for _ in made.files)
+    size = sum(file.size for file in made.files)
     rows = {name: entry.rows for name, entry in made.configs.items()}
     say(f"written  {folder}: {files} files, {size} bytes")
     say(
         f"         {rows['rollouts']} rollouts, {rows['calls']} calls, "
         f"{rows['sequences']} sequences, {made.supervised_tokens} tokens train"
     )
+    for name, extra in made.extras.items():
+        say(f"         {name}: {extra.rows} {_PIECES[extra.layout]}")
     for code, many in made.untrained.items():
         say(f"         {many} without sequences: {code}")
     _tell_left_out(made.excluded)

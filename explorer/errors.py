@@ -35,6 +35,7 @@
         HubRateLimited     429  too many requests, for longer than was waited
         HubUnavailable     503  no answer of use after several tries
         HubRefused         422  the Hub says why
+        NothingToPublish   409  every rollout was left out
         PublishStopped     409  somebody stopped it
       BodyTooSlow          408  a request body that did not arrive in time
       CapacityReached      429  try again later
@@ -339,6 +340,13 @@ class HubRefused(PublishFailed):
     code = "hub_refused"
 
 
+class NothingToPublish(PublishFailed):
+    """Every rollout was left out; the dry run says why."""
+
+    status = 409
+    code = "nothing_to_publish"
+
+
 class PublishStopped(PublishFailed):
     """It was stopped on purpose; what was uploaded is used by the next try."""
 
@@ -399,10 +407,3 @@ class RecordInconsistent(ExplorerError):
     """The stored parts of a call (delta, parent, lengths) do not fit together."""
 
     code = "record_inconsistent"
-
-
-class Stopped(ExplorerError):
-    """Somebody stopped long work before its end; what was whole before still is."""
-
-    status = 409
-    code = "stopped"

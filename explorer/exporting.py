@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ import zstandard
 
 from explorer import runfile
 from explorer.capture.ids import is_id
-from explorer.datasets import DatasetOrder, export_dataset
+from explorer.datasets import DatasetOrder, Wanted, export_dataset
 from explorer.errors import ConfigurationError, InvalidValue
-from explorer.export.dataset.checking import check_dataset
+from explorer.export.adapters.registry import adapters_of
+from explorer.export.publishing.checking import check_folder
 from explorer.integrations.client import ApiError, ExplorerClient
 from explorer.reach import reach
 from explorer.running import say
@@ -122,19 +123,27 @@ def export(settings: Settings, order: Order) -> int:
         raise
 
 
-def export_parquet(
-    settings: Settings, order: Order, *, bodies: bool, row_group_mb: float, shard_mb: float
-) -> int:
+def export_parquet(settings: Settings, order: Order, how: Mapping[str, Any]) -> int:
     """Writes one dataset of the same rollouts that `export` would write a file each of.
+
+    Args:
+        how: further fields of `DatasetOrder`.
 
     Returns:
         The exit status: 0 when every rollout is in it.
     """
+    adapters_of(how["formats"])
+    return export_dataset(settings, DatasetOrder(wanted_by(order), order.out, **how))
+
+
+def wanted_by(order: Order) -> Wanted:
+    """Finds the rollouts of an order, given a client.
+
+    Raises:
+        ConfigurationError: an id that was named is none.
+    """
     _check_names(order.rollout_ids)
-    wanted = DatasetOrder(
-        lambda client: _wanted(client, order), order.out, bodies, row_group_mb, shard_mb
-    )
-    return export_dataset(settings, wanted)
+    return lambda client: _wanted(client, order)
 
 
 async def _wanted(client: ExplorerClient, order: Order) -> AsyncIterator[str]:
@@ -253,7 +262,7 @@ def check(
 def _of_folder(path: Path) -> Report:
     """What was found in a dataset."""
     try:
-        return check_dataset(path)
+        return check_folder(path)
     except InvalidValue as error:
         place = error.details.get("path")
         where = f" at {place}" if place else ""

@@ -53,6 +53,14 @@ trajectory = click.option(
     help="The harness's own trajectory (an ATIF file), compared with the calls.",
 )
 
+formats = click.option(
+    "--with",
+    "formats",
+    multiple=True,
+    metavar="FORMAT",
+    help="Dataset: the same rollouts in one more format (sft, grpo, …); may be repeated.",
+)
+
 
 def pair(text: str, hint: str = "--meta") -> tuple[str, str]:
     """Name and value of NAME=VALUE."""

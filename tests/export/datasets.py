@@ -13,8 +13,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from explorer.export.dataset.making import Source, make_dataset, plan
+from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import MANIFEST, Manifest, read_manifest
+from explorer.export.dataset.planning import Source, plan
 from explorer.export.dataset.writer import Limits
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
@@ -142,7 +143,7 @@ async def written(
     """All of the four that may be in a dataset."""
     source = source_of(store)
     planned = await plan(source, ALL)
-    return await make_dataset(source, planned, folder, limits, bodies=bodies)
+    return await make_dataset(source, planned, folder, Shape(limits or Limits(), bodies))
 
 
 def table(folder: Path, config: str) -> Any:

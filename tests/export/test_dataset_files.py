@@ -20,8 +20,9 @@ import pytest
 
 from explorer.errors import ConfigurationError, InvalidValue
 from explorer.export.dataset.checking import check_dataset
-from explorer.export.dataset.making import Plan, make_dataset, plan
+from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import MANIFEST, read_manifest
+from explorer.export.dataset.planning import Plan, plan
 from explorer.export.dataset.proof import prove
 from explorer.export.dataset.reading import read_rollout
 from explorer.export.dataset.rows import batches_of
@@ -182,7 +183,9 @@ def test_pq_02_a_row_group_holds_as_much_as_it_may_and_a_file_too(tmp_path: Path
             await add(store, name, [call], closed=number)
         source = source_of(store)
         limits = Limits(row_group_bytes=40_000, shard_bytes=10_000)
-        return await make_dataset(source, await plan(source, names), tmp_path / "d", limits)
+        return await make_dataset(
+            source, await plan(source, names), tmp_path / "d", Shape(limits)
+        )
 
     manifest = in_store(tmp_path / "s.duckdb", work, full=False)
     files = manifest.configs["sequences"].files
@@ -335,7 +338,7 @@ def test_sec_02_a_rollout_whose_ids_spell_a_secret_is_left_out_whole(tmp_path: P
             planned = await plan(source, [SECRET])
             assert (planned.rollouts == (SECRET,)) == (word == "release")
         manifest = await make_dataset(source, planned, tmp_path / "free")
-        assert manifest.secrets == {
+        assert manifest.parts[0].secrets == {
             "rollouts": 1,
             "ids_decoded": 2 * len(IDS),
             "ids_unknown": 0,
@@ -545,7 +548,8 @@ def test_a_manifest_that_counts_wrong_or_leads_elsewhere_is_no_dataset(copied: P
 def test_a_dataset_of_other_rules_is_checked_without_judging_it_again(copied: Path) -> None:
     path = copied / MANIFEST
     document = orjson.loads(path.read_bytes())
-    path.write_bytes(orjson.dumps(document | {"judge_version": 1}))
+    document["parts"][0]["judge_version"] = 1
+    path.write_bytes(orjson.dumps(document))
     report = check_dataset(copied)
     assert report.ok
     assert report.facts["judged_again"] == 0

@@ -21,6 +21,7 @@ from explorer.export.dataset.rules import broken_rules
 from explorer.export.dataset.schema import (
     CONFIGS,
     REASON_CODES,
+    SEQUENCES,
     TYPE_WORDS,
     dictionary_columns,
     schema_of,
@@ -63,8 +64,8 @@ def test_every_reason_has_one_code_and_every_column_a_type() -> None:
         assert len(set(names)) == len(names)
         assert {column.kind for column in columns} <= set(TYPE_WORDS)
         assert schema_of(config).names == names
-    assert "token_ids.list.element" not in dictionary_columns("sequences")
-    assert "loss_mask.list.element" in dictionary_columns("sequences")
+    assert "token_ids.list.element" not in dictionary_columns(SEQUENCES)
+    assert "loss_mask.list.element" in dictionary_columns(SEQUENCES)
     # TRL would train on all of a column of this name.
     assert "input_ids" not in schema_of("sequences").names
 

@@ -8,7 +8,7 @@ again from their own rows, and what follows must be what stands there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from explorer.errors import ExplorerError, InvalidValue
+from explorer.export.dataset.adapter import Subject
+from explorer.export.dataset.extras_check import AdaptersOf, ExtrasCheck, no_adapters
+from explorer.export.dataset.facts import Facts
 from explorer.export.dataset.manifest import (
     MANIFEST,
     ConfigEntry,
     Manifest,
+    Part,
     RolloutEntry,
     read_manifest,
 )
 from explorer.export.dataset.reading import read_rollout
-from explorer.export.dataset.rows import batches_of
+from explorer.export.dataset.rows import Texts, batches_of
 from explorer.export.dataset.rules import broken_rules
 from explorer.export.dataset.schema import (
     CONFIGS,
@@ -37,11 +41,13 @@ from explorer.export.dataset.schema import (
 )
 from explorer.export.dataset.values import logprobs_of
 from explorer.export.dataset.writer import Shard
+from explorer.records import CallId
 from explorer.trace.inputs import JUDGE_VERSION
 from explorer.trace.verdict import judge
 from explorer.trace.verify import Report
 
 _SHOWN = 20
+_SORTED = orjson.OPT_SORT_KEYS
 _ROWS = 16
 _PIECE = 1024 * 1024
 # Taken over from the engine and the harness as they came; the digests cover them.
@@ -68,33 +74,41 @@ def is_dataset(path: Path) -> bool:
     )
 
 
-def check_dataset(folder: Path) -> Report:
-    """Checks files, schemas, rules of the rows, and every verdict.
+def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report:
+    """Checks files, schemas, rules of the rows, every verdict, and what adapters gave.
 
     Raises:
-        InvalidValue: the manifest cannot be read.
+        InvalidValue: the manifest cannot be read, or it has a format that nobody knows here.
     """
     manifest = read_manifest(folder)
     found = _Found()
+    extras = ExtrasCheck(folder, manifest, adapters_of)
     for config in CONFIGS:
         entry = manifest.configs.get(config)
         if entry is None:
             found.add(f"{MANIFEST} has no `{config}`")
         else:
             _files(folder, config, entry, found)
+    for extra in manifest.extras.values():
+        for file in extra.files:
+            words = _bytes(folder / file.path, file)
+            if words:
+                found.add(f"{file.path}: {words}")
+    for words in extras.shapes():
+        found.add(words)
     _strangers(folder, manifest, found)
     # Rows of a file that is damaged cannot be read in order.
     if not found.problems:
         try:
-            _rows(folder, manifest, found)
+            _rows(folder, manifest, extras, found)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             found.add(f"its rows cannot be read: {str(error)[:120]}")
-    notes = []
-    if manifest.judge_version != JUDGE_VERSION:
-        notes.append(
-            f"verdicts were made by rules {manifest.judge_version}, this program has "
-            f"{JUDGE_VERSION}: they were not made again"
-        )
+    others = sorted({part.judge_version for part in manifest.parts} - {JUDGE_VERSION})
+    notes = [
+        f"verdicts were made by rules {version}, this program has {JUDGE_VERSION}: they were "
+        "not made again"
+        for version in others
+    ]
     problems = found.problems[:_SHOWN]
     if len(found.problems) > _SHOWN:
         problems.append("and more")
@@ -111,7 +125,9 @@ def check_dataset(folder: Path) -> Report:
 def _facts(folder: Path, manifest: Manifest, found: _Found) -> dict[str, Any]:
     return {
         "manifest_sha256": hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
-        "writer": manifest.writer,
+        "writer": ", ".join(dict.fromkeys(part.writer for part in manifest.parts)),
+        "parts": len(manifest.parts),
+        "formats": sorted(manifest.extras),
         "schema_version": manifest.schema_version,
         "rollouts": len(manifest.rollouts),
         "judged_again": found.rejudged,
@@ -119,7 +135,7 @@ def _facts(folder: Path, manifest: Manifest, found: _Found) -> dict[str, Any]:
         "supervised_tokens": manifest.supervised_tokens,
         "not_trainable": [f"{code} {many}" for code, many in manifest.untrained.items()],
         "left_out": [f"{code} {many}" for code, many in manifest.left_out.items()],
-        "files": sum(len(entry.files) for entry in manifest.configs.values()),
+        "files": sum(1 for _ in manifest.files),
     }
 
 
@@ -140,6 +156,17 @@ def _files(folder: Path, config: str, entry: ConfigEntry, found: _Found) -> None
 
 
 def _file(path: Path, config: str, told: Shard) -> str:
+    words = _bytes(path, told)
+    if words:
+        return words
+    try:
+        with pq.ParquetFile(path) as opened:
+            return _shape(opened, config, told)
+    except (pa.ArrowInvalid, OSError) as error:
+        return f"is no Parquet file: {str(error)[:120]}"
+
+
+def _bytes(path: Path, told: Shard) -> str:
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
@@ -152,13 +179,9 @@ def _file(path: Path, config: str, told: Shard) -> str:
         return f"has {size} bytes, {MANIFEST} says {told.size}"
     if digest.hexdigest() != told.sha256:
         return f"was changed: its SHA-256 is not that of {MANIFEST}"
-    if not path.stem.endswith(told.sha256[:16]):
+    if path.name.startswith("part-") and not path.stem.endswith(told.sha256[:16]):
         return "its name is not that of its content"
-    try:
-        with pq.ParquetFile(path) as opened:
-            return _shape(opened, config, told)
-    except (pa.ArrowInvalid, OSError) as error:
-        return f"is no Parquet file: {str(error)[:120]}"
+    return ""
 
 
 def _shape(opened: Any, config: str, told: Shard) -> str:
@@ -182,8 +205,8 @@ def _shape(opened: Any, config: str, told: Shard) -> str:
 
 def _strangers(folder: Path, manifest: Manifest, found: _Found) -> None:
     """A file more would be read by whoever takes `sequences/*.parquet`."""
-    known = {file.path for entry in manifest.configs.values() for file in entry.files}
-    for config in CONFIGS:
+    known = {file.path for file in manifest.files}
+    for config in (*CONFIGS, *manifest.extras):
         for path in sorted((folder / config).rglob("*")):
             name = path.relative_to(folder).as_posix()
             if path.is_file() and name not in known:
@@ -227,29 +250,69 @@ class _Groups:
         return None if self._next is None else self._next[0]
 
 
-def _rows(folder: Path, manifest: Manifest, found: _Found) -> None:
+def _rows(folder: Path, manifest: Manifest, extras: ExtrasCheck, found: _Found) -> None:
     groups = {
         config: _Groups(folder, config, entry.files)
         for config, entry in manifest.configs.items()
     }
+    for part, entries in manifest.by_part:
+        _part(part, entries, groups, extras, found)
+        if found.enough:
+            return
+    for config, group in groups.items():
+        if group.left is not None:
+            found.add(f"{config}: rows of {group.left[:80]} stand where none belongs")
+    for words in extras.left():
+        found.add(words)
+
+
+def _part(
+    part: Part,
+    entries: Sequence[RolloutEntry],
+    groups: Mapping[str, _Groups],
+    extras: ExtrasCheck,
+    found: _Found,
+) -> None:
+    again = part.judge_version == JUDGE_VERSION
+    facts = Facts()
+    if again:
+        extras.begin(part)
+    else:
+        extras.skip(part)
     before: tuple[int, str] | None = None
-    for entry in manifest.rollouts:
+    for entry in entries:
         here = (entry.closed_us, entry.rollout_id)
         if before is not None and here <= before:
             found.add(f"rollout {entry.rollout_id}: is not in the order of the seals")
         before = here
         tables = {config: group.take(entry.rollout_id) for config, group in groups.items()}
-        for words in _rollout(entry, tables, manifest.judge_version == JUDGE_VERSION):
+        for words in _rollout(entry, tables):
             found.add(f"rollout {entry.rollout_id}: {words}")
+        if again and tables["rollouts"].num_rows == 1:
+            for words in _made_again(tables, extras, facts):
+                found.add(f"rollout {entry.rollout_id}: {words}")
         if found.enough:
             return
-        found.rejudged += manifest.judge_version == JUDGE_VERSION
-    for config, group in groups.items():
-        if group.left is not None:
-            found.add(f"{config}: rows of {group.left[:80]} stand where none belongs")
+        found.rejudged += again
+    if again:
+        for words in extras.end():
+            found.add(words)
+        if orjson.dumps(facts.to_json(), option=_SORTED) != orjson.dumps(
+            part.facts, option=_SORTED
+        ):
+            found.add(f"{MANIFEST}: the facts of a part are not those of its rollouts")
 
 
-def _rollout(entry: RolloutEntry, tables: dict[str, Any], again: bool) -> Iterator[str]:
+def _made_again(tables: dict[str, Any], extras: ExtrasCheck, facts: Facts) -> Iterator[str]:
+    try:
+        yield from _again(tables, extras, facts)
+    except InvalidValue as error:
+        yield f"cannot be read at {error.details.get('path', '$')}: {error.message}"
+    except ExplorerError as error:
+        yield error.message
+
+
+def _rollout(entry: RolloutEntry, tables: dict[str, Any]) -> Iterator[str]:
     row = tables["rollouts"]
     if row.num_rows != 1:
         yield f"has {row.num_rows} rows in `rollouts`"
@@ -274,16 +337,9 @@ def _rollout(entry: RolloutEntry, tables: dict[str, Any], again: bool) -> Iterat
                 f"{wanted_rows}"
             )
     yield from broken_rules(told, tables["sequences"])
-    if again:
-        try:
-            yield from _again(tables)
-        except InvalidValue as error:
-            yield f"cannot be read at {error.details.get('path', '$')}: {error.message}"
-        except ExplorerError as error:
-            yield error.message
 
 
-def _again(tables: dict[str, Any]) -> Iterator[str]:
+def _again(tables: dict[str, Any], extras: ExtrasCheck, facts: Facts) -> Iterator[str]:
     """Where a rollout's rows are not those that follow from it."""
     read = read_rollout(tables["rollouts"], tables["calls"].to_batches())
     judgement = judge(read.record, read.policy)
@@ -293,6 +349,24 @@ def _again(tables: dict[str, Any]) -> Iterator[str]:
     for config, batches in made.items():
         follows = pa.Table.from_batches(batches, schema=schema_of(config)).combine_chunks()
         yield from _differences(config, tables[config], follows)
+    yield from extras.rollout(Subject(read.record, judgement, _texts(tables["calls"])))
+    facts.add(read.record, judgement)
+
+
+def _texts(calls: Any) -> Texts:
+    """Requests and replies as they stand in the rows."""
+    names, requests, replies = (
+        calls.column(name).to_pylist() for name in ("call_id", "request", "reply")
+    )
+    known = {
+        name: (request, reply)
+        for name, request, reply in zip(names, requests, replies, strict=True)
+    }
+
+    def read(call_id: CallId) -> tuple[str | None, str | None]:
+        return known.get(str(call_id), (None, None))
+
+    return read
 
 
 def _differences(config: str, stands: Any, follows: Any) -> Iterator[str]:

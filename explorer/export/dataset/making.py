@@ -1,10 +1,7 @@
-"""A dataset from rollouts of a store: planned, written, proved, told in a manifest.
+"""A dataset from the rollouts of a plan: written, proved, told in a manifest.
 
-Owns: which rollouts are in it and why others are not, their order, and the folder.
-Must not know: pages, HTTP, the command line.
-
-What is in a dataset: sealed rollouts, whole. One with something undecided or withheld in it
-is left out whole. One that may not train is in `rollouts` and `calls` only.
+Owns: the folder, from the first row to the manifest.
+Must not know: who decided what is in it, pages, HTTP, the command line.
 """
 
 from __future__ import annotations
@@ -12,22 +9,37 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from explorer.errors import ConfigurationError, RecordInconsistent, SecretsUndecided
+from explorer.errors import (
+    ConfigurationError,
+    PublishStopped,
+    RecordInconsistent,
+    SecretsUndecided,
+)
+from explorer.export.dataset.adapter import Adapter, Subject
+from explorer.export.dataset.extras import ExtrasWriter, counts_of, with_texts
+from explorer.export.dataset.facts import Facts
 from explorer.export.dataset.manifest import (
+    CARD,
     FORMAT,
     MANIFEST,
     ConfigEntry,
     Excluded,
+    ExtraEntry,
     Manifest,
+    Part,
     RolloutEntry,
+    appended,
+    joinable,
     read_manifest,
     write_manifest,
 )
+from explorer.export.dataset.planning import Plan, Source
 from explorer.export.dataset.proof import Proof, Vocabulary, prove
 from explorer.export.dataset.rows import BATCH_BYTES, Gatherer, Texts, closed_us, no_texts
 from explorer.export.dataset.schema import (
@@ -38,10 +50,9 @@ from explorer.export.dataset.schema import (
     schema_sha256,
 )
 from explorer.export.dataset.writer import DatasetWriter, Limits, Shard
-from explorer.export.judged import Judged, JudgedSource
-from explorer.export.secrets import SecretScans
-from explorer.records import BodyKind, CallId, RolloutId, TokenizerId
-from explorer.store.interface import RolloutState, RolloutStatus, Store
+from explorer.export.judged import Judged
+from explorer.records import BodyKind, CallId, RolloutId
+from explorer.store.interface import Store
 from explorer.trace.inputs import JUDGE_VERSION
 from explorer.trace.refusals import refusals
 from explorer.trace.secret_text import Masker
@@ -57,108 +68,71 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where rollouts come from.
+class Shape:
+    """How it is written.
 
     Attributes:
-        judged: the one place that judges.
-        secrets: says what may leave.
-        vocabulary: bytes of ids, for the proof.
+        bodies: with each call's request and reply as text; so also with an adapter that
+            needs them.
+        adapters: gives new adapters for other formats, each time it is asked.
+        old: a dataset that this one is added to; its files are elsewhere, its rollouts are
+            not written again.
     """
 
-    store: Store
-    judged: JudgedSource
-    secrets: SecretScans
-    vocabulary: Callable[[TokenizerId | None], Vocabulary]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What will be written.
-
-    Attributes:
-        rollouts: in the order of their seals.
-        excluded: in the order they were asked for.
-    """
-
-    rollouts: tuple[RolloutId, ...]
-    excluded: tuple[Excluded, ...]
-
-    def without(self, some: Iterable[RolloutId], code: str, reason: str) -> Plan:
-        """The plan without some of its rollouts."""
-        gone = frozenset(some)
-        return Plan(
-            tuple(name for name in self.rollouts if name not in gone),
-            (*self.excluded, *(Excluded(name, code, reason) for name in sorted(gone))),
-        )
-
-
-async def plan(source: Source, rollout_ids: Iterable[RolloutId]) -> Plan:
-    """Decides about each rollout that was asked for."""
-    kept: dict[RolloutId, int] = {}
-    excluded: dict[RolloutId, Excluded] = {}
-    for rollout_id in rollout_ids:
-        if rollout_id in kept or rollout_id in excluded:
-            continue
-        state = await asyncio.to_thread(source.store.rollout_state, rollout_id)
-        reason = await asyncio.to_thread(_refusal, source, rollout_id, state)
-        if reason is not None:
-            excluded[rollout_id] = reason
-        elif state is not None:
-            kept[rollout_id] = state.closed_us or 0
-    ordered = sorted(kept, key=lambda name: (kept[name], name))
-    return Plan(tuple(ordered), tuple(excluded.values()))
-
-
-def _refusal(
-    source: Source, rollout_id: RolloutId, state: RolloutState | None
-) -> Excluded | None:
-    if state is None or state.status is RolloutStatus.DELETED:
-        return Excluded(rollout_id, "not_found", "There is no such rollout, or no longer.")
-    if state.closed_us is None:
-        return Excluded(rollout_id, "rollout_open", "The rollout is still open.")
-    try:
-        source.secrets.require_released(rollout_id)
-    except SecretsUndecided as error:
-        return Excluded(rollout_id, error.code, error.message)
-    return None
+    limits: Limits = field(default_factory=Limits)
+    bodies: bool = False
+    adapters: Callable[[], Sequence[Adapter]] = tuple
+    old: Manifest | None = None
 
 
 @dataclass(slots=True)
 class _Written:
     """What the first pass leaves for the manifest."""
 
+    bodies: bool
     entries: list[RolloutEntry] = field(default_factory=list)
     policies: dict[str, dict[str, object]] = field(default_factory=dict)
     faulty: dict[RolloutId, Excluded] = field(default_factory=dict)
     shards: dict[str, list[Shard]] = field(default_factory=dict)
+    extras: dict[str, ExtraEntry] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+
+    def leave_out(self, name: RolloutId, code: str, reason: str) -> None:
+        """Its rows may stand in a file already: everything is written again without it."""
+        self.faulty[name] = Excluded(name, code, reason)
 
 
 async def make_dataset(
     source: Source,
     planned: Plan,
     folder: Path,
-    limits: Limits | None = None,
+    shape: Shape | None = None,
     *,
-    bodies: bool = False,
     listener: Listener | None = None,
+    stop: threading.Event | None = None,
 ) -> Manifest:
     """Writes a dataset into a folder that is new, empty, or holds an older one.
 
-    It is written beside the folder and moved there when it is whole and proved.
+    It is written beside the folder and moved there when it is whole and proved. Added to an
+    old one, the folder holds the new files only, and the manifest of both.
 
     Raises:
-        ConfigurationError: the folder holds something else, or cannot be written.
+        ConfigurationError: the folder holds something else, or cannot be written; or the old
+            dataset and the new rows do not go together.
         SecretsUndecided: written ids decode to something nobody let go, again and again.
+        PublishStopped: `stop` was set.
     """
+    shape = shape or Shape()
     _check_folder(folder)
+    if shape.old is not None:
+        joinable(shape.old, [adapter.name for adapter in shape.adapters()])
+        planned = planned.beyond(shape.old)
     made_at = _beside(folder)
     try:
         for number in range(_TRIES):
             beside = made_at / str(number)
-            written = await _write(
-                source, planned, beside, limits or Limits(), bodies, listener
-            )
+            work = _Work(source, beside, shape, listener, stop or threading.Event())
+            written = await work.write(planned)
             proof = await asyncio.to_thread(_prove, source, beside, written.shards)
             if not proof.telling and not written.faulty:
                 break
@@ -172,7 +146,9 @@ async def make_dataset(
                 "what is left out changes with every try: rollouts in it are being changed or "
                 "hold secrets that were not found in their records; nothing was written"
             )
-        made = _manifest(planned, written, proof, bodies=bodies)
+        made = _manifest(planned, written, proof)
+        if shape.old is not None:
+            made = appended(shape.old, made)
         write_manifest(made, beside)
         _move(beside, folder, made_at / "old")
         return made
@@ -210,72 +186,107 @@ def _check_folder(folder: Path) -> None:
     known = set()
     if MANIFEST in there:
         told = read_manifest(folder)
-        known = {file.path for entry in told.configs.values() for file in entry.files}
+        known = {file.path for file in told.files} | set(told.extras)
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name not in known and name not in (MANIFEST, *CONFIGS):
+        if name not in known and name not in (MANIFEST, CARD, *CONFIGS):
             raise ConfigurationError(
                 f"{folder} holds something else than a dataset ({name}); name a new folder"
             )
 
 
-async def _write(
-    source: Source,
-    planned: Plan,
-    folder: Path,
-    limits: Limits,
-    bodies: bool,
-    listener: Listener | None,
-) -> _Written:
-    written = _Written()
-    writer = DatasetWriter(folder, limits)
-    gatherer = Gatherer(writer.add, min(BATCH_BYTES, limits.row_group_bytes))
-    texts = _texts(source.store) if bodies else no_texts
-    try:
-        for done, rollout_id in enumerate(planned.rollouts, 1):
-            judged = await source.judged.get(rollout_id)
-            if judged is None or judged.cover is not None:
-                written.faulty[rollout_id] = Excluded(
-                    rollout_id, "not_found", "It was gone when it was to be written."
-                )
-                continue
-            await asyncio.to_thread(_add, gatherer, judged, texts, written)
-            if listener is not None:
-                listener(done, len(planned.rollouts))
-        written.shards = await asyncio.to_thread(_finish, gatherer, writer)
-    finally:
-        writer.abandon()
-    return written
+class _Work:
+    """One pass over the rollouts of a plan, into a folder that is nobody's yet."""
 
-
-def _add(gatherer: Gatherer, judged: Judged, texts: Texts, written: _Written) -> None:
-    record, judgement = judged.record, judged.judgement
-    rollout_id = record.rollout.rollout_id
-    try:
-        counts = gatherer.add(record, judgement, texts)
-    except RecordInconsistent as error:
-        # Its rows may stand in a file already: everything is written again without it.
-        written.faulty[rollout_id] = Excluded(rollout_id, error.code, error.message)
-        return
-    written.policies[judgement.policy.sha256] = judgement.policy.describe()
-    written.entries.append(
-        RolloutEntry(
-            rollout_id=rollout_id,
-            closed_us=closed_us(record),
-            inputs_sha256=judgement.inputs_sha256,
-            policy_sha256=judgement.policy.sha256,
-            trainable=judgement.trainable,
-            reasons=tuple(reason.code for reason in refusals(judgement)),
-            calls=counts.calls,
-            sequences=counts.sequences,
-            supervised_tokens=counts.supervised_tokens,
+    def __init__(
+        self,
+        source: Source,
+        folder: Path,
+        shape: Shape,
+        listener: Listener | None,
+        stop: threading.Event,
+    ) -> None:
+        adapters = shape.adapters()
+        old = shape.old
+        self._source = source
+        self._listener = listener
+        self._stop = stop
+        bodies = shape.bodies or with_texts(adapters)
+        self._texts = _texts(source.store) if bodies else no_texts
+        self._written = _Written(bodies)
+        self._writer = DatasetWriter(folder, shape.limits, _numbers(old.configs if old else {}))
+        self._extras = ExtrasWriter(
+            folder, adapters, shape.limits, _numbers(old.extras if old else {})
         )
-    )
+        self._gatherer = Gatherer(
+            self._writer.add, min(BATCH_BYTES, shape.limits.row_group_bytes)
+        )
+
+    async def write(self, planned: Plan) -> _Written:
+        """Writes every rollout.
+
+        Raises:
+            PublishStopped: somebody wanted it to.
+        """
+        written = self._written
+        try:
+            for done, rollout_id in enumerate(planned.rollouts, 1):
+                if self._stop.is_set():
+                    raise PublishStopped("it was stopped before everything was written")
+                judged = await self._source.judged.get(rollout_id)
+                if judged is None or judged.cover is not None:
+                    written.leave_out(
+                        rollout_id, "not_found", "It was gone when it was to be written."
+                    )
+                    continue
+                await asyncio.to_thread(self._add, judged)
+                if self._listener is not None:
+                    self._listener(done, len(planned.rollouts))
+            await asyncio.to_thread(self._finish)
+        finally:
+            self._writer.abandon()
+            self._extras.abandon()
+        return written
+
+    def _add(self, judged: Judged) -> None:
+        record, judgement = judged.record, judged.judgement
+        rollout_id = record.rollout.rollout_id
+        written = self._written
+        try:
+            counts = self._gatherer.add(record, judgement, self._texts)
+            masker = Masker((), self._source.secrets.let_go(rollout_id))
+            if self._extras.add(Subject(record, judgement, self._texts), masker):
+                written.leave_out(
+                    rollout_id, "secrets_undecided", "Its written texts hold a secret."
+                )
+        except RecordInconsistent as error:
+            written.leave_out(rollout_id, error.code, error.message)
+            return
+        written.facts.add(record, judgement)
+        written.policies[judgement.policy.sha256] = judgement.policy.describe()
+        written.entries.append(
+            RolloutEntry(
+                rollout_id=rollout_id,
+                closed_us=closed_us(record),
+                inputs_sha256=judgement.inputs_sha256,
+                policy_sha256=judgement.policy.sha256,
+                trainable=judgement.trainable,
+                reasons=tuple(reason.code for reason in refusals(judgement)),
+                calls=counts.calls,
+                sequences=counts.sequences,
+                supervised_tokens=counts.supervised_tokens,
+            )
+        )
+
+    def _finish(self) -> None:
+        self._gatherer.finish()
+        self._written.shards = self._writer.close()
+        self._written.extras = self._extras.finish()
 
 
-def _finish(gatherer: Gatherer, writer: DatasetWriter) -> dict[str, list[Shard]]:
-    gatherer.finish()
-    return writer.close()
+def _numbers(entries: Mapping[str, ConfigEntry | ExtraEntry]) -> dict[str, int]:
+    """By folder, how many files are there already."""
+    return {name: len(entry.files) for name, entry in entries.items()}
 
 
 def _texts(store: Store) -> Texts:
@@ -310,7 +321,7 @@ def _prove(source: Source, folder: Path, shards: dict[str, list[Shard]]) -> Proo
     return prove(folder, shards, told)
 
 
-def _manifest(planned: Plan, written: _Written, proof: Proof, *, bodies: bool) -> Manifest:
+def _manifest(planned: Plan, written: _Written, proof: Proof) -> Manifest:
     entries = {
         config: ConfigEntry(
             schema_sha256(config),
@@ -319,20 +330,27 @@ def _manifest(planned: Plan, written: _Written, proof: Proof, *, bodies: bool) -
         )
         for config in CONFIGS
     }
-    return Manifest(
-        format=FORMAT,
-        schema_version=DATASET_SCHEMA_VERSION,
+    part = Part(
         writer=WRITER,
         judge_version=JUDGE_VERSION,
-        bodies=bodies,
-        mask_reasons={str(code): str(reason) for reason, code in REASON_CODES.items()},
-        policies=written.policies,
-        configs=entries,
+        bodies=written.bodies,
+        rollouts=len(written.entries),
+        extras=counts_of(written.extras),
         secrets={
             "rollouts": proof.rollouts,
             "ids_decoded": proof.decoded,
             "ids_unknown": proof.unknown,
         },
+        facts=written.facts.to_json(),
+    )
+    return Manifest(
+        format=FORMAT,
+        schema_version=DATASET_SCHEMA_VERSION,
+        mask_reasons={str(code): str(reason) for reason, code in REASON_CODES.items()},
+        policies=written.policies,
+        configs=entries,
+        extras=written.extras,
+        parts=(part,),
         rollouts=tuple(written.entries),
         excluded=tuple(
             replace(item, rollout_id=str(item.rollout_id)) for item in planned.excluded

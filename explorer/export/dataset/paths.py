@@ -69,9 +69,31 @@ def training_rows(record: RolloutRecord, judgement: Judgement) -> Iterator[Row]:
     Raises:
         RecordInconsistent: the record's parts do not fit; said before the first row.
     """
-    leaves = _leaves(record, judgement) if judgement.trainable else []
+    leaves = training_leaves(record, judgement)
     by_id = {call.call_id: call for call in record.calls}
     return _rows(by_id, judgement, leaves)
+
+
+def training_leaves(record: RolloutRecord, judgement: Judgement) -> list[CallId]:
+    """The calls that the rows of a rollout end with, depth first; none where the verdict
+    forbids training.
+
+    Raises:
+        RecordInconsistent: the record's parts do not fit.
+    """
+    return _leaves(record, judgement) if judgement.trainable else []
+
+
+def path_row(record: RolloutRecord, judgement: Judgement, leaf: CallId) -> Row:
+    """The row of one path alone: whatever may train on it does, as if there were no other.
+
+    Only for a reader that takes no other row of this rollout.
+
+    Args:
+        leaf: one of `training_leaves`.
+    """
+    by_id = {call.call_id: call for call in record.calls}
+    return _row(by_id, judgement, leaf, set())
 
 
 def _leaves(record: RolloutRecord, judgement: Judgement) -> list[CallId]:

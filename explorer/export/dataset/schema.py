@@ -11,6 +11,7 @@ two files of one version have one schema.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,9 +235,14 @@ ABOUT: dict[str, str] = {
 
 def schema_of(config: str) -> Any:
     """The Arrow schema of a config, with what its files say of themselves."""
+    return columns_schema(config, CONFIGS[config])
+
+
+def columns_schema(config: str, columns: Sequence[Column]) -> Any:
+    """The same for any columns: an adapter has its own."""
     fields = [
         pa.field(column.name, _TYPES[column.kind], nullable=not column.needed)
-        for column in CONFIGS[config]
+        for column in columns
     ]
     about = {
         "config": config,
@@ -249,14 +255,19 @@ def schema_of(config: str) -> Any:
 
 def schema_sha256(config: str) -> str:
     """Names a schema: columns, types and what may be null."""
-    told = [[column.name, column.kind, column.needed] for column in CONFIGS[config]]
+    return columns_sha256(config, CONFIGS[config])
+
+
+def columns_sha256(config: str, columns: Sequence[Column]) -> str:
+    """The same for any columns."""
+    told = [[column.name, column.kind, column.needed] for column in columns]
     return hashlib.sha256(orjson.dumps([DATASET_SCHEMA_VERSION, config, told])).hexdigest()
 
 
-def dictionary_columns(config: str) -> list[str]:
+def dictionary_columns(columns: Sequence[Column]) -> list[str]:
     """Paths of the Parquet columns that are worth a dictionary."""
     return [
         f"{column.name}.list.element" if pa.types.is_list(_TYPES[column.kind]) else column.name
-        for column in CONFIGS[config]
+        for column in columns
         if column.kind not in _NO_DICTIONARY and _TYPES[column.kind] != pa.bool_()
     ]

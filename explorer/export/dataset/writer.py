@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +18,12 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from explorer.export.dataset.schema import CONFIGS, dictionary_columns, schema_of
+from explorer.export.dataset.schema import (
+    CONFIGS,
+    Column,
+    columns_schema,
+    dictionary_columns,
+)
 
 _MB = 1024 * 1024
 
@@ -42,8 +48,8 @@ class Shard:
     sha256: str
 
 
-class _Hashed:
-    """A file that is hashed while it is written; a Parquet writer only ever appends."""
+class Hashed:
+    """A file that is hashed while it is written; its writers only ever append."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -73,22 +79,32 @@ class ShardWriter:
 
     Args:
         folder: of the dataset; files go to a folder of the config's name in it.
+        first: number of the first file: those before it are there already.
     """
 
-    def __init__(self, folder: Path, config: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str,
+        limits: Limits,
+        columns: Sequence[Column] | None = None,
+        first: int = 0,
+    ) -> None:
         self._folder = folder
         self._config = config
         self._limits = limits
-        self._schema = schema_of(config)
+        self._first = first
+        columns = CONFIGS[config] if columns is None else columns
+        self._schema = columns_schema(config, columns)
         self._options = {
             "compression": "zstd",
-            "use_dictionary": dictionary_columns(config),
+            "use_dictionary": dictionary_columns(columns),
             "use_content_defined_chunking": True,
             "write_page_index": True,
         }
         self._held: list[Any] = []
         self._held_bytes = 0
-        self._sink: _Hashed | None = None
+        self._sink: Hashed | None = None
         self._file: BinaryIO | None = None
         self._writer: Any = None
         self._rows = self._groups = 0
@@ -107,9 +123,10 @@ class ShardWriter:
             self._held_bytes += size
 
     def close(self) -> list[Shard]:
-        """Writes what is left; a config without rows has one file, which tells its schema."""
+        """Writes what is left; a config that never had a row has one file, which tells its
+        schema."""
         self._flush()
-        if not self.shards and self._writer is None:
+        if not self.shards and self._writer is None and not self._first:
             self._open()
         self._finish()
         return self.shards
@@ -142,11 +159,15 @@ class ShardWriter:
 
     @property
     def _beside(self) -> Path:
-        return self._folder / self._config / f"part-{len(self.shards):05d}.writing"
+        return self._folder / self._config / f"part-{self._number:05d}.writing"
+
+    @property
+    def _number(self) -> int:
+        return self._first + len(self.shards)
 
     def _open(self) -> None:
         self._file = self._beside.open("wb")
-        self._sink = _Hashed(self._file)
+        self._sink = Hashed(self._file)
         self._writer = pq.ParquetWriter(self._sink, self._schema, **self._options)
 
     def _finish(self) -> None:
@@ -157,7 +178,7 @@ class ShardWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         digest = self._sink.digest.hexdigest()
-        name = f"{self._config}/part-{len(self.shards):05d}-{digest[:16]}.parquet"
+        name = f"{self._config}/part-{self._number:05d}-{digest[:16]}.parquet"
         os.replace(self._beside, self._folder / name)
         self.shards.append(Shard(name, self._rows, self._groups, self._sink.size, digest))
         self._writer = self._file = self._sink = None
@@ -175,10 +196,20 @@ def _parts(batch: Any, most: int) -> list[Any]:
 
 
 class DatasetWriter:
-    """The three configs together."""
+    """The three configs together.
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
-        self._writers = {config: ShardWriter(folder, config, limits) for config in CONFIGS}
+    Args:
+        first: by config, the number of its first file.
+    """
+
+    def __init__(
+        self, folder: Path, limits: Limits, first: Mapping[str, int] | None = None
+    ) -> None:
+        there = first or {}
+        self._writers = {
+            config: ShardWriter(folder, config, limits, first=there.get(config, 0))
+            for config in CONFIGS
+        }
 
     def add(self, config: str, rows: Any) -> None:
         """Rows of a config that follow those before."""
