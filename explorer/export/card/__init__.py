@@ -1,0 +1,1 @@
+"""The card of a dataset: what was measured, and nothing else."""
