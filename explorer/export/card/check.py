@@ -63,7 +63,9 @@ def _configs(front: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
     told, wanted = front.get("configs", []), configs_of(manifest)
     if told != wanted:
         told = told if isinstance(told, list) else []
-        names = [each.get("config_name") for each in told if isinstance(each, dict)]
+        given = [each.get("config_name") for each in told if isinstance(each, dict)]
+        # Only texts: what else stands there may be huge when it is written out.
+        names = [name if isinstance(name, str) else "" for name in given]
         for config in wanted:
             if config["config_name"] not in names:
                 yield f"the card has no config `{config['config_name']}`"

@@ -19,6 +19,7 @@ from explorer.export.card.words import (
     NOT_MEASURED,
     code,
     distinct_words,
+    many,
     number,
     plain,
     size_words,
@@ -87,7 +88,7 @@ def facts_table(subject: CardSubject) -> str:
 
 def _named(told: Mapping[str, Any], without: int) -> str:
     words = distinct_words(told)
-    return f"{words}; {number(without)} rollouts have none" if without else words
+    return f"{words}; {many(without, 'rollout')} without one" if without else words
 
 
 def _period(value: Any) -> str:
@@ -103,10 +104,10 @@ def _period(value: Any) -> str:
 def reward_words(rewards: Mapping[str, Any]) -> str:
     """Rewards; one that nobody gave is counted, and never read as 0."""
     scored, null = rewards["scored"], rewards["null"]
-    unscored = f"{number(null)} rollouts have none (null, which is not 0)" if null else ""
+    unscored = f"{many(null, 'rollout')} without one (null, which is not 0)" if null else ""
     if not scored:
         return unscored or NOT_MEASURED
-    words = f"{number(scored)} rollouts: {spread(rewards['range'])}"
+    words = f"{many(scored, 'rollout')}: {spread(rewards['range'])}"
     if rewards["sum"] is not None:
         words += f", mean {number(rewards['sum'] / scored)}"
     return f"{words}; {unscored}" if unscored else words
@@ -161,7 +162,8 @@ def left_out(subject: CardSubject) -> str:
     if manifest.left_out:
         rows = [(code(name), number(n), why(name)) for name, n in manifest.left_out.items()]
         parts.append(
-            f"{number(len(manifest.excluded))} rollouts were asked for and are not in it.\n\n"
+            "Asked for and not in it: "
+            f"{many(len(manifest.excluded), 'rollout')}.\n\n"
             + table(("Reason", "Rollouts", "Meaning"), rows)
         )
     else:
@@ -204,7 +206,7 @@ def revisions(subject: CardSubject) -> str:
         words += f"\n\nThe {number(more)} parts before these are in `manifest.json`."
     overridden = people["overridden"]
     decided = (
-        f"People overrode something in {number(overridden)} rollouts: "
+        f"People overrode something in {many(overridden, 'rollout')}: "
         f"{tally_words(people['overrides'])}."
         if overridden
         else "No rollout has an override."

@@ -58,8 +58,8 @@ def sampling(subject: CardSubject) -> str:
     rows = [("asked for", *cells) for cells in tally_rows(sums["asked"], none="nothing")]
     rows += [("sent to the engine", *cells) for cells in tally_rows(sums["sent"])]
     words = [
-        f"{number(calls)} calls sampled tokens. What the harness asked for and what the engine "
-        "was sent, without seeds and caps, which differ from call to call:",
+        f"Calls that sampled tokens: {number(calls)}. What the harness asked for and what the "
+        "engine was sent, without seeds and caps, which differ from call to call:",
         table(("Sampling", "Values", "Calls"), rows),
         table(
             ("What", "Measured"),
@@ -229,9 +229,9 @@ def checks(subject: CardSubject) -> str:
         f"Looked for and found in no rollout ({len(clear)}): "
         + (", ".join(code(name) for name in clear) or "none")
         + ".",
-        f"Calls where the engine's bytes, read again, say something else than the record: "
-        f"{number(sums['contradicted'])}. Calls that had not ended when their rollout was "
-        f"sealed: {number(sums['open_calls'])}.",
+        "Calls where the engine's bytes, as far as they were kept and read again, say "
+        f"something else than the record: {number(sums['contradicted'])}. Calls that had not "
+        f"ended when their rollout was sealed: {number(sums['open_calls'])}.",
     ]
     return "\n\n".join(words)
 

@@ -83,8 +83,6 @@ def tags_of(manifest: Manifest, facts: Mapping[str, Any]) -> list[str]:
         tags.append("token-level")
     if manifest.supervised_tokens and facts["rewards"]["scored"]:
         tags.append("rl-rollouts")
-    if facts["sampling"]["calls"]:
-        tags.append("logprobs")
     return sorted(tags)
 
 

@@ -20,6 +20,8 @@ from explorer.trace.jsontext import clean, dump
 
 NOT_MEASURED = "not measured"
 NOT_TOLD = "not told"
+# Of a few named values, what people look for first.
+_FIRST = ("kind", "model", "name", "passing")
 # What stays as it is: none of it begins markup inside of a line.
 _PLAIN = re.compile(r"[A-Za-z0-9 ,;/'\"%?()\-+.:_]")
 _LINE_START = re.compile(r"^(?:[-+]|\d{1,9}[.)])(?= |$)")
@@ -75,6 +77,11 @@ def code(text: str) -> str:
     return f"`{text}`" if re.fullmatch(r"[A-Za-z0-9_./+:=-]{1,200}", text) else plain(text)
 
 
+def many(n: int, word: str) -> str:
+    """A number of things."""
+    return f"{number(n)} {word}" if n == 1 else f"{number(n)} {word}s"
+
+
 def number(value: float | int) -> str:
     """A number for people."""
     if isinstance(value, int) or float(value).is_integer():
@@ -106,13 +113,15 @@ def value_words(value: Any, *, none: str = NOT_TOLD) -> str:
     if isinstance(value, Mapping):
         if not value:
             return "nothing"
-        pairs = (f"{plain(key)}: {_inner(item)}" for key, item in sorted(value.items()))
-        return ", ".join(pairs)
+        if all(item is None or item == "" for item in value.values()):
+            return none
+        ordered = sorted(value.items(), key=lambda item: (item[0] not in _FIRST, item[0]))
+        return ", ".join(f"{plain(key)}: {_inner(item)}" for key, item in ordered)
     return plain(value)
 
 
 def _inner(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return NOT_TOLD
     return plain(value if isinstance(value, str) else dump(value).decode())
 

@@ -262,7 +262,7 @@ class _Work:
         except RecordInconsistent as error:
             written.leave_out(rollout_id, error.code, error.message)
             return
-        written.facts.add(record, judgement)
+        written.facts.add(record, judgement, self._source.secrets.review(rollout_id))
         written.policies[judgement.policy.sha256] = judgement.policy.describe()
         written.entries.append(
             RolloutEntry(
