@@ -51,7 +51,7 @@ def _earlier(store: Store, rollout_id: RolloutId, call_id: CallId) -> Earlier | 
         return None
     request = bodies.get(BodyKind.REQUEST)
     instructions = _object(request.data).get("instructions") if request is not None else None
-    messages = _without_instructions(asked["messages"], instructions)
+    messages = without_instructions(asked["messages"], instructions)
     message = with_our_ids(parsed.body, call_id)["choices"][0]["message"]
     return Earlier(tuple(messages), message)
 
@@ -75,7 +75,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _without_instructions(messages: list[Any], instructions: Any) -> list[Any]:
+def without_instructions(messages: list[Any], instructions: Any) -> list[Any]:
     """Instructions are said anew with each request, so the earlier ones do not count."""
     if not isinstance(instructions, str) or not instructions or not messages:
         return messages

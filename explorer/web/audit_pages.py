@@ -19,13 +19,13 @@ from fastapi.responses import Response, StreamingResponse
 from explorer.access.audit import AuditLog, Event
 from explorer.access.audit_file import file_lines
 from explorer.access.tables import AUDIT
+from explorer.export.cells import safe_cell
 from explorer.web import words
 from explorer.web.access import access_of
 from explorer.web.contexts import Choice, Crumb
 from explorer.web.contexts_grants import AuditPage, AuditRow
 from explorer.web.frames import frame, rollout_href, with_query
 from explorer.web.grant_routes import audit_filter
-from explorer.web.list_files import safe_cell
 from explorer.web.pages import page_and_twin
 from explorer.web.pretty import safe_text
 from explorer.web.render import respond

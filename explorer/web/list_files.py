@@ -1,6 +1,6 @@
 """A list as CSV and as Parquet: every matching row, streamed.
 
-Owns: columns of these files, and cells that a spreadsheet would run.
+Owns: columns of these files.
 Must not know: routes, SQL.
 """
 
@@ -15,15 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from explorer.export.cells import safe_cell
 from explorer.store.interface import Store
 from explorer.store.queries import RolloutQuery, RolloutSummary
 from explorer.web import words
 from explorer.web.lists import trained_tokens
 
 ROWS_AT_ONCE = 1000
-# What spreadsheets take for a formula, in their full-width forms, too.
-_RISKY = tuple("=+-@＝＋－＠")
-_CONTROL = ("\t", "\r", "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +95,6 @@ def batches(store: Store, query: RolloutQuery) -> Iterator[list[RolloutSummary]]
         cursor = page.next_cursor
         if cursor is None:
             return
-
-
-def safe_cell(value: Any) -> Any:
-    """A value for CSV: text that a spreadsheet would run gets an apostrophe in front.
-
-    Numbers keep their sign. Only CSV needs this: the other forms have types.
-    """
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, str):
-        return value
-    risky = value[:1] in _CONTROL or value.lstrip()[:1] in _RISKY
-    return f"'{value}" if value.strip() and risky else value
 
 
 def csv_lines(store: Store, query: RolloutQuery) -> Iterator[bytes]:

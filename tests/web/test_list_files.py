@@ -12,10 +12,11 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from explorer.export.cells import safe_cell
 from explorer.records import EventKind, RolloutEvent
 from explorer.store.queries import JudgementRow
 from explorer.web import list_files
-from explorer.web.list_files import COLUMNS, safe_cell
+from explorer.web.list_files import COLUMNS
 from tests.web import seeds
 from tests.web.conftest import Site
 from tests.web.serving import serving

@@ -9,9 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from explorer.errors import InvalidValue
+from explorer.export.adapters.atif import Atif
 from explorer.export.adapters.base import Adapter
+from explorer.export.adapters.calls_jsonl import CallsJsonl
+from explorer.export.adapters.dpo import Dpo
+from explorer.export.adapters.grpo import Grpo
+from explorer.export.adapters.sessions import Sessions
+from explorer.export.adapters.sft import Sft
+from explorer.export.adapters.summary import Summary
+from explorer.export.adapters.training_traces import TrainingTraces
+from explorer.export.adapters.verifiers import Verifiers
 
-ADAPTERS: dict[str, type[Adapter]] = {}
+_KINDS: tuple[type[Adapter], ...] = (
+    *(TrainingTraces, Sft, Grpo, Dpo, CallsJsonl, Verifiers, Atif, Sessions),
+    Summary,
+)
+ADAPTERS: dict[str, type[Adapter]] = {kind.name: kind for kind in _KINDS}
 
 
 def adapters_of(names: Iterable[str]) -> list[Adapter]:

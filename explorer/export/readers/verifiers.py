@@ -71,7 +71,7 @@ def _trace(
         calls=calls,
         task=values.name(fields.get("name") or fields.get("task_id") or fields.get("idx")),
         group=values.name(group.get("id")) if isinstance(group, dict) else None,
-        harness=values.name(config.get("harness") or config.get("name")) or "verifiers",
+        harness=_harness(config) or "verifiers",
         harness_version=values.name((trace.get("verifiers") or {}).get("version"))
         if isinstance(trace.get("verifiers"), dict)
         else None,
@@ -82,6 +82,14 @@ def _trace(
         reason=values.name(trace.get("stop_condition")),
         notes={"episode": values.name(episode.get("id")) or ""} if episode else {},
     )
+
+
+def _harness(config: dict[str, Any]) -> str | None:
+    """Its id; a run's own file has the whole settings of the harness there."""
+    told = config.get("harness")
+    if isinstance(told, dict):
+        told = told.get("id")
+    return values.name(told or config.get("name"))
 
 
 def _calls(
