@@ -15,6 +15,7 @@ from explorer import __version__, options, runfile
 from explorer.access_commands import audit, grants, roles, visibility
 from explorer.commands import on_server, print_json, rollouts
 from explorer.errors import ExplorerError
+from explorer.publish_commands import publish, withdraw
 from explorer.settings import load
 
 
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-for _group in (rollouts, grants, visibility, roles, audit):
+for _group in (rollouts, grants, visibility, roles, audit, publish, withdraw):
     cli.add_command(_group)
 
 
@@ -186,10 +187,11 @@ def doctor(calibrate: bool, as_json: bool, **flags: Any) -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["training-trace", "capture-audit", "contract", "parquet"]),
+    type=click.Choice(["training-trace", "capture-audit", "contract", "parquet", "zip"]),
     default="training-trace",
     show_default=True,
-    help="A document a rollout, or `parquet`: one dataset of all of them.",
+    help="A document a rollout, or one dataset of all of them: `parquet` a folder, `zip` a "
+    "file.",
 )
 @click.option(
     "--out",
@@ -245,9 +247,9 @@ def export(view: str | None, **flags: Any) -> None:
         flags.pop("needs"),
         flags.pop("notes"),
     )
-    if order.format != exporting.DATASET:
+    if order.format not in (exporting.DATASET, exporting.ARCHIVE):
         if how["formats"] or how["bodies"]:
-            raise click.UsageError("--with and --bodies go with --format parquet")
+            raise click.UsageError("--with and --bodies go with --format parquet or zip")
         sys.exit(exporting.export(load(**flags), order))
     if order.needs or order.notes:
         raise click.UsageError("--needs and --notes go with documents, not with a dataset")

@@ -11,6 +11,8 @@ import gzip
 import hashlib
 import json
 import os
+import tempfile
+import zipfile
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +28,7 @@ from explorer.capture.ids import is_id
 from explorer.datasets import DatasetOrder, Wanted, export_dataset
 from explorer.errors import ConfigurationError, InvalidValue
 from explorer.export.adapters.registry import adapters_of
+from explorer.export.dataset.archive import unpack
 from explorer.export.publishing.checking import check_folder
 from explorer.integrations.client import ApiError, ExplorerClient
 from explorer.reach import reach
@@ -40,8 +43,8 @@ FORMATS = {
     "capture-audit": ("capture-audit", "capture-audit"),
     "contract": ("capture-audit?format=contract", "contract"),
 }
-# Not a document a rollout, but a folder of all of them.
-DATASET = "parquet"
+# Not a document a rollout, but a folder of all of them, or that folder as one file.
+DATASET, ARCHIVE = "parquet", "zip"
 _LARGEST = 4 * 1024**3
 
 
@@ -133,7 +136,10 @@ def export_parquet(settings: Settings, order: Order, how: Mapping[str, Any]) -> 
         The exit status: 0 when every rollout is in it.
     """
     adapters_of(how["formats"])
-    return export_dataset(settings, DatasetOrder(wanted_by(order), order.out, **how))
+    archive = order.format == ARCHIVE
+    return export_dataset(
+        settings, DatasetOrder(wanted_by(order), order.out, **how, archive=archive)
+    )
 
 
 def wanted_by(order: Order) -> Wanted:
@@ -242,6 +248,8 @@ def check(
             found = _of_rollout(settings, name)
         elif path.is_dir():
             found = [_of_folder(path)]
+        elif zipfile.is_zipfile(path):
+            found = [_of_archive(path)]
         else:
             try:
                 found = [verify(read_file(path), other)]
@@ -267,6 +275,16 @@ def _of_folder(path: Path) -> Report:
         place = error.details.get("path")
         where = f" at {place}" if place else ""
         return Report("unreadable", False, False, (f"{error.message}{where}",))
+
+
+def _of_archive(path: Path) -> Report:
+    """The same in a zip file."""
+    with tempfile.TemporaryDirectory(prefix="rollout-explorer-") as folder:
+        try:
+            unpack(path, Path(folder) / "data")
+        except InvalidValue as error:
+            return Report("unreadable", False, False, (error.message,))
+        return _of_folder(Path(folder) / "data")
 
 
 def _of_rollout(settings: Settings, rollout_id: str) -> list[Report]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 from explorer import runfile
 from explorer.cli import cli
 from explorer.engine.scripted import ScriptedEngine
+from explorer.export.adapters.registry import ADAPTERS
 from explorer.store.duckdb_store import DuckDBStore
 from tests.export.datasets import FORKED, ODD, OPEN, OPTIONS, PLAIN, fill
 from tests.live import serving
@@ -97,6 +99,7 @@ def test_a_server_that_has_the_store_open_gives_the_same(store: Path, tmp_path: 
     ("more", "said"),
     [
         (["--needs", "reward", "--view", "run=r"], "go with documents"),
+        (["--view", "run=r", "--with", "nothing"], "there is no format 'nothing'"),
         (["--view", "nobody"], "no view is called"),
         (["../x"], "no rollout's id"),
         ([], "name rollouts"),
@@ -119,3 +122,52 @@ def test_lower_limits_are_taken_from_the_command(store: Path, tmp_path: Path) ->
     assert len(list((tmp_path / "data" / "calls").iterdir())) == 11
     requests = pq.read_table(tmp_path / "data" / "calls").column("request").to_pylist()
     assert all(json.loads(text)["id"] for text in requests)
+
+
+EVERY = [part for name in ADAPTERS for part in ("--with", name)]
+
+
+def test_every_format_lies_beside_the_record_and_verifies(store: Path, tmp_path: Path) -> None:
+    at = ("export", "--format", "parquet", "--store", store, "--view", "run=r")
+    done = command(*at, *EVERY, "--out", tmp_path / "data")
+    assert done.exit_code == 1, done.output  # one is open
+    assert "sft: 3 rows" in done.stderr
+    checked = command("verify", tmp_path / "data", "--json")
+    assert checked.exit_code == 0, checked.output
+    (report,) = json.loads(checked.output)
+    assert report["facts"]["formats"] == sorted(ADAPTERS)
+    sft = pq.read_table(tmp_path / "data" / "sft").to_pylist()
+    trained = sum(label != -100 for row in sft for label in row["labels"])
+    assert trained == report["facts"]["supervised_tokens"] == 10
+
+
+def test_a_zip_file_holds_the_same_and_verifies(store: Path, tmp_path: Path) -> None:
+    at = ("export", "--store", store, "--view", "run=r", "--with", "summary")
+    assert command(*at, "--format", "parquet", "--out", tmp_path / "data").exit_code == 1
+    done = command(*at, "--format", "zip", "--out", tmp_path / "d.zip")
+    assert done.exit_code == 1, done.output
+    assert "3 rollouts, 11 calls" in done.stderr
+    with zipfile.ZipFile(tmp_path / "d.zip") as opened:
+        held = {name.rpartition("/")[2]: opened.read(name) for name in opened.namelist()}
+    assert held == files(tmp_path / "data")
+    checked = command("verify", tmp_path / "d.zip")
+    assert checked.exit_code == 0, checked.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "d.zip",
+        "data",
+        "s.access.duckdb",
+        "s.duckdb",
+    ]
+    (tmp_path / "bad.zip").write_bytes((tmp_path / "d.zip").read_bytes()[:-200])
+    assert command("verify", tmp_path / "bad.zip").exit_code == 1
+    done = command(*at, "--format", "zip", "--out", tmp_path / "data")
+    assert done.exit_code == 2
+    assert "a zip file needs a name" in done.stderr
+
+
+def test_other_formats_go_with_datasets(store: Path, tmp_path: Path) -> None:
+    done = command(
+        *("export", "--store", store, "--out", tmp_path / "x", "--with", "sft", PLAIN)
+    )
+    assert done.exit_code == 2
+    assert "go with --format parquet or zip" in done.stderr

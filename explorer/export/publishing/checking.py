@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from explorer.export.adapters.registry import adapters_of
+from explorer.export.card.check import card_problems
 from explorer.export.dataset.checking import check_dataset
 from explorer.export.dataset.manifest import CARD, read_manifest
 from explorer.trace.verify import Report
@@ -20,8 +21,6 @@ def check_folder(folder: Path) -> Report:
     Raises:
         InvalidValue: the manifest cannot be read.
     """
-    from explorer.export.card.check import card_problems  # TEMPORARY
-
     report = check_dataset(folder, adapters_of)
     card = folder / CARD
     if not card.exists():

@@ -169,6 +169,7 @@ async def publish(
     target: Target,
     told: Told,
     stop: threading.Event,
+    approve: Callable[[Prepared], None] = lambda _: None,
 ) -> Outcome:
     """Brings a dataset to a place, or adds to the one that is there.
 
@@ -178,6 +179,7 @@ async def publish(
 
     Args:
         folder: works as for `prepare`.
+        approve: is shown what will be uploaded, before anything is; raises to forbid it.
 
     Raises:
         PublishFailed: the place refused, or moved again and again.
@@ -197,6 +199,7 @@ async def publish(
             raise NothingToPublish(
                 "there is nothing to publish: every rollout was left out; a dry run says why"
             )
+        approve(prepared)
         try:
             published = await _put(target, prepared, folder, head, told, stop)
         except HeadMoved as error:
