@@ -30,6 +30,9 @@ from explorer.access.audit import Event
 from explorer.access.policy import LEVEL_WORDS as LEVELS
 from explorer.access.policy import RULES, Action, Kind
 from explorer.cli import cli
+from explorer.export.card.card import SECTIONS as CARD_SECTIONS
+from explorer.export.card.licences import LICENCES
+from explorer.export.dataset import fact_list
 from explorer.export.dataset import schema as dataset_schema
 from explorer.harness.profile import PLACEHOLDERS, Profile, shipped
 from explorer.records import FailureKind, MaskReason
@@ -294,6 +297,40 @@ def dataset_page() -> str:
     parts += ["## Codes of mask reasons", "A code never changes its meaning."]
     parts.append(table(("Code", "Reason", "Meaning"), codes))
     return page("Dataset", "explorer/export/dataset/schema.py", *parts)
+
+
+def dataset_card_page() -> str:
+    """Every fact that a dataset's part holds, the sections of a card, the licences."""
+    intro = (
+        "What a card (`README.md` of a dataset) is made of. Each part in `manifest.json` has "
+        "`facts`: sums that were made while its rollouts were written, version "
+        f"{fact_list.FACTS_VERSION}. A card puts the facts of all parts together and states "
+        "nothing else; what nobody told is counted as null. Why it is so is in [The card of a "
+        "dataset](../explanation/dataset-card.md)."
+    )
+    kinds = [(kind, words) for kind, (_, words) in fact_list.KINDS.items()]
+    rows = [
+        (f"`{section}.{name}`", fact.kind, fact.meaning)
+        for section, facts in fact_list.FACTS.items()
+        for name, fact in facts.items()
+    ]
+    licences = [(f"`{name}`", words) for name, words in LICENCES.items()]
+    return page(
+        "Dataset card",
+        "explorer/export/dataset/fact_list.py` and `explorer/export/card/",
+        intro,
+        "## Kinds of facts",
+        "A value of a tally is a text of at most 200 characters, a number, true, false, null, "
+        "or an object of such values.",
+        table(("Kind", "JSON"), kinds),
+        "## Facts",
+        table(("Fact", "Kind", "Meaning"), rows),
+        "## Sections of a card",
+        "\n".join(f"- {title}" for title, _ in CARD_SECTIONS),
+        "## Licences",
+        "`license` of the front matter is one of these. Usual ones for data come first.",
+        table(("Id", "Licence"), licences),
+    )
 
 
 def error_classes() -> Iterator[tuple[int, type[errors.ExplorerError]]]:
@@ -860,6 +897,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "findings.md": findings_page,
     "mask-reasons.md": mask_reasons_page,
     "dataset.md": dataset_page,
+    "dataset-card.md": dataset_card_page,
     "errors.md": errors_page,
     "routes.md": routes_page,
     "access.md": access_page,
