@@ -24,7 +24,7 @@ def main() -> None:
     with LocalHub(wanted.port) as hub:
         print(f"The local Hub: {hub.url}")
         for scope in ("write", "contribute-repos", "read"):
-            value = hub.people.add(wanted.user, scope, tuple(wanted.org))  # type: ignore[arg-type]
+            value = hub.people.add(wanted.user, scope, tuple(wanted.org))
             print(f"  a token of {wanted.user} with {scope}: {value}")
         print(f"  somebody else's: {hub.people.add('bob')}", flush=True)
         try:

@@ -51,7 +51,7 @@ def tree(
     repo = seen(hub, request, kind, ns, name)
     items = _listed(commit_of(repo, rev), path, request.one("recursive").lower() == "true")
     if path and not items:
-        raise Refusal(404, f"{path} does not exist on \"{rev}\"", "EntryNotFound")
+        raise Refusal(404, f'{path} does not exist on "{rev}"', "EntryNotFound")
     start = int(request.one("cursor", "0"))
     page = items[start : start + hub.page]
     headers = {}
@@ -60,7 +60,7 @@ def tree(
         query = kept | {"cursor": str(start + hub.page)}
         asked = "&".join(f"{key}={quote(value)}" for key, value in query.items())
         headers["Link"] = f'<{request.base}{request.path}?{asked}>; rel="next"'
-    return told(page, **headers)
+    return told(page, headers=headers)
 
 
 def paths_info(

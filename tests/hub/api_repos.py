@@ -14,7 +14,9 @@ from tests.hub.wire import Answer, Refusal, Request, Route, route, told
 if TYPE_CHECKING:
     from tests.hub.server import LocalHub
 
-NAME = re.compile(r"(?!.*(?:--|\.\.))(?!.*\.git$)[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?", re.A)
+NAME = re.compile(
+    r"(?!.*(?:--|\.\.))(?!.*\.git$)[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?", re.A
+)
 LICENCES = (
     *("apache-2.0", "mit", "bsd-3-clause", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0"),
     *("cc0-1.0", "cdla-permissive-2.0", "odc-by", "odbl", "openrail", "other", "unknown"),
@@ -146,9 +148,7 @@ def refs(hub: LocalHub, request: Request, kind: str, ns: str, name: str) -> Answ
     return told({"branches": branches, "converts": [], "tags": [], "pullRequests": []})
 
 
-def commits(
-    hub: LocalHub, request: Request, kind: str, ns: str, name: str, rev: str
-) -> Answer:
+def commits(hub: LocalHub, request: Request, kind: str, ns: str, name: str, rev: str) -> Answer:
     repo = seen(hub, request, kind, ns, name)
     commit_of(repo, rev)
     return told(

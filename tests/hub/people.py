@@ -97,8 +97,7 @@ def may_create(token: Token | None, kind: str, namespace: str) -> Token:
     if token.scope == "read" or not mine:
         raise Refusal(
             403,
-            f"You don't have the rights to create a {kind} under the namespace"
-            f' "{namespace}"',
+            f'You don\'t have the rights to create a {kind} under the namespace "{namespace}"',
         )
     return token
 

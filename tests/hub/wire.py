@@ -68,9 +68,7 @@ class Answer:
 class Refusal(Exception):
     """An error as the Hub tells it: status, `X-Error-Code`, `X-Error-Message`, JSON body."""
 
-    def __init__(
-        self, status: int, message: str, code: str | None = None, **body: Any
-    ) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None, **body: Any) -> None:
         super().__init__(message)
         self.status, self.message, self.code, self.body = status, message, code, body
 
@@ -90,10 +88,10 @@ class CutOff(Exception):
         self.answer, self.sent = answer, sent
 
 
-def told(value: Any, status: int = 200, **headers: str) -> Answer:
+def told(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
     """An answer of JSON."""
     body = json.dumps(value).encode()
-    return Answer(status, body, {"content-type": "application/json", **headers})
+    return Answer(status, body, {"content-type": "application/json"} | (headers or {}))
 
 
 Handler = Callable[..., Answer]
@@ -126,75 +124,78 @@ def found_route(routes: list[Route], method: str, path: str) -> tuple[Handler, d
     raise Refusal(404, "Sorry, we can't find the page you are looking for.")
 
 
-def handler_for(answer: Callable[[Request], Answer]) -> type[BaseHTTPRequestHandler]:
-    """The class that the standard library's server wants."""
+class Connection(BaseHTTPRequestHandler):
+    """One connection of the standard library's server, kept open from request to request."""
 
-    class Connection(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Head and body go out together: each on its own would wait for the other's receipt.
-        wbufsize = 1 << 16
+    answering: Callable[[Request], Answer]
+    protocol_version = "HTTP/1.1"
+    # Head and body go out together: each on its own would wait for the other's receipt.
+    wbufsize = 1 << 16
 
-        def setup(self) -> None:
-            super().setup()
-            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-        def _serve(self) -> None:
-            request = self._read()
-            try:
-                given = answer(request)
-            except CutOff as cut:
-                self._cut(cut)
-                return
-            self._write(given)
+    def _serve(self) -> None:
+        request = self._read()
+        try:
+            given = self.answering(request)
+        except CutOff as cut:
+            self._cut(cut)
+            return
+        self._write(given)
 
-        def _read(self) -> Request:
-            parts = urlsplit(self.path)
-            length = int(self.headers.get("content-length") or 0)
-            if "chunked" in (self.headers.get("transfer-encoding") or ""):
-                body = self._chunks()
-            else:
-                body = self.rfile.read(length)
-            host = self.headers.get("host") or ""
-            return Request(
-                method=self.command,
-                path=parts.path,
-                query=parse_qs(parts.query, keep_blank_values=True),
-                headers=self.headers,
-                body=body,
-                base=f"http://{host}",
-            )
+    def _read(self) -> Request:
+        parts = urlsplit(self.path)
+        length = int(self.headers.get("content-length") or 0)
+        if "chunked" in (self.headers.get("transfer-encoding") or ""):
+            body = self._chunks()
+        else:
+            body = self.rfile.read(length)
+        host = self.headers.get("host") or ""
+        return Request(
+            method=self.command,
+            path=parts.path,
+            query=parse_qs(parts.query, keep_blank_values=True),
+            headers=self.headers,
+            body=body,
+            base=f"http://{host}",
+        )
 
-        def _chunks(self) -> bytes:
-            body = b""
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
+    def _chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            body += self.rfile.read(size)
             self.rfile.readline()
-            return body
+        self.rfile.readline()
+        return body
 
-        def _write(self, given: Answer) -> None:
-            self.send_response(given.status)
-            for name, value in given.headers.items():
-                self.send_header(name, value)
-            if "content-length" not in {name.lower() for name in given.headers}:
-                self.send_header("content-length", str(len(given.body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(given.body)
-            self.wfile.flush()
+    def _write(self, given: Answer) -> None:
+        self.send_response(given.status)
+        for name, value in given.headers.items():
+            self.send_header(name, value)
+        if "content-length" not in {name.lower() for name in given.headers}:
+            self.send_header("content-length", str(len(given.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(given.body)
+        self.wfile.flush()
 
-        def _cut(self, cut: CutOff) -> None:
-            if cut.answer is not None:
-                length = str(len(cut.answer.body))
-                headers = cut.answer.headers | {"content-length": length}
-                short = Answer(cut.answer.status, cut.answer.body[: cut.sent], headers)
-                self._write(short)
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+    def _cut(self, cut: CutOff) -> None:
+        if cut.answer is not None:
+            length = str(len(cut.answer.body))
+            headers = cut.answer.headers | {"content-length": length}
+            short = Answer(cut.answer.status, cut.answer.body[: cut.sent], headers)
+            self._write(short)
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
 
-        def log_message(self, *args: Any) -> None:
-            """Says nothing."""
+    def log_message(self, *args: Any) -> None:
+        """Says nothing."""
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve
 
-    return Connection
+
+def handler_for(answer: Callable[[Request], Answer]) -> type[BaseHTTPRequestHandler]:
+    """The class that the server wants."""
+    return type("Connected", (Connection,), {"answering": staticmethod(answer)})

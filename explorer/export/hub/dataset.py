@@ -1,0 +1,302 @@
+"""A dataset on the Hub as a target: private unless asked, whole at every commit.
+
+Owns: the order in which things reach a repository.
+Must not know: how a dataset is made, HTTP.
+
+Data files go up first, where no reader sees them. One commit then shows them with the
+manifest and the card; where there are too many for one, the last commit has those two. Each
+commit names the one that it stands on, and the Hub refuses it when that is not the head.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+from explorer.errors import HeadMoved, HubConflict, HubNotFound, HubUnauthorised
+from explorer.export.hub.client import HubClient
+from explorer.export.hub.reading import Account, Reading, digests, digests_of
+from explorer.export.hub.repository import (
+    ATTRIBUTES,
+    BY_US,
+    Gate,
+    LocalFile,
+    Repository,
+    names_of,
+)
+from explorer.export.hub.target import (
+    CARD,
+    MANIFEST,
+    Head,
+    Listener,
+    Published,
+    Upload,
+    go_on,
+    withdrawn_card,
+)
+
+# The Hub takes more; a commit of thousands is slow there, and one lost answer costs them all.
+OPERATIONS = 500
+_LARGEST_MANIFEST = 512 * 1024 * 1024
+_WITHDRAWN = "---\ntags:\n- withdrawn\n---\n\n"
+
+
+@dataclass
+class HubDataset:
+    """A dataset repository; see `Target`.
+
+    Attributes:
+        operations: the most of one commit.
+    """
+
+    repo_id: str
+    client: HubClient
+    private: bool = True
+    gated: Gate = ""
+    operations: int = OPERATIONS
+    title: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.title = self.repository.title
+
+    @property
+    def repository(self) -> Repository:
+        return Repository(self.repo_id, self.client)
+
+    def prepare(self) -> None:
+        """The token, its rights, what is there; makes the repository and its gate."""
+        if self.client.token is None:
+            raise HubUnauthorised(
+                f"publishing to {self.title} needs a token of your own with the scope "
+                "`contribute-repos` or `write`; none was given, and none is looked for"
+            )
+        repository = self.repository
+        self.client.call("learn whose token it is", self.client.api.whoami)
+        if repository.info() is None:
+            repository.create(self.private)
+        info = repository.info()
+        if info is None:
+            raise HubNotFound(
+                f"{self.title} cannot be seen with this token; choose another name"
+            )
+        repository.check_rights()
+        repository.check_content(names_of(info), self.head().manifest)
+        # Before any data goes up: it never lies there without its gate.
+        repository.check_settings(info, self.private, self.gated)
+
+    def head(self) -> Head:
+        """What is there now."""
+        info = self.repository.info()
+        if info is None or info.sha is None:
+            return Head(None, None)
+        if MANIFEST not in names_of(info):
+            return Head(info.sha, None)
+        with tempfile.TemporaryDirectory() as folder:
+            to = Path(folder) / MANIFEST
+            self.repository.load(MANIFEST, to, info.sha, _LARGEST_MANIFEST)
+            return Head(info.sha, to.read_bytes())
+
+    def fetch(self, path: str, to: Path) -> None:
+        """One file of what is there."""
+        self.repository.load(path, to, None)
+
+    def put(
+        self, upload: Upload, head: Head, listener: Listener, stop: threading.Event
+    ) -> Published:
+        """The data files, then one commit that shows everything; see the module."""
+        pushing = _Pushing(replace(self, client=self.client.until(stop)), upload)
+        return pushing.put(head, listener)
+
+    def remove(self, reason: str, whole: bool) -> None:
+        """Yank: the files go and the card says why; earlier revisions keep them. `whole`:
+        the repository goes."""
+        repository, api = self.repository, self.client.api
+        if whole:
+            self.client.call(
+                f"delete {self.repo_id}",
+                lambda: api.delete_repo(self.repo_id, repo_type="dataset"),
+                lambda: None if repository.info() else True,
+            )
+            return
+        info = repository.info()
+        if info is None or info.sha is None:
+            raise HubNotFound(f"{self.title} is not there")
+        # What names the files goes with the first commit; they go with it, or after it.
+        names = sorted(names_of(info) - {ATTRIBUTES, CARD}, key=lambda name: name != MANIFEST)
+        text = (_WITHDRAWN + withdrawn_card(reason)).encode()
+        card, shown = (
+            CommitOperationAdd(CARD, text),
+            [LocalFile(CARD, Path(), digests_of(text))],
+        )
+        operations = [card, *(CommitOperationDelete(name, is_folder=False) for name in names)]
+        parent = info.sha
+        for start in range(0, len(operations), self.operations):
+            piece = operations[start : start + self.operations]
+            parent = commit(repository, piece, parent, "Withdraw the dataset", shown)
+            shown = []
+
+
+@dataclass
+class _Pushing:
+    """One publishing to a repository."""
+
+    target: HubDataset
+    upload: Upload
+
+    def put(self, head: Head, listener: Listener) -> Published:
+        target, repository = self.target, self.target.repository
+        info = repository.info()
+        if info is None or info.sha is None:
+            raise HubNotFound(f"{target.title} is not there; it was to be made before")
+        if info.sha != head.revision:
+            raise HeadMoved(f"{target.title} changed since it was looked at; plan again")
+        files = self._files()
+        missing = self._missing(files, info.sha)
+        account = Account(listener, "uploading", sum(file.digests.size for file in files))
+        ready = self._uploaded(files, {file.path for file in missing}, account)
+        revision = self._committed(ready, missing, info.sha)
+        return Published(
+            url=f"{target.client.endpoint}/datasets/{target.repo_id}",
+            revision=revision,
+            uploaded=len(missing),
+            skipped=len(files) - len(missing),
+            bytes=sum(file.digests.size for file in missing),
+        )
+
+    def _files(self) -> list[LocalFile]:
+        """Everything, with digests; a card that the Hub would refuse is refused now."""
+        folder, stop = self.upload.folder, self.target.client.stop
+        if CARD in self.upload.last:
+            text = (folder / CARD).read_text(encoding="utf-8")
+            self.target.client.check_card(text)
+        names = dict.fromkeys((*self.upload.files, *self.upload.last))
+        return [LocalFile(name, folder / name, digests(folder / name, stop)) for name in names]
+
+    def _missing(self, files: list[LocalFile], revision: str) -> list[LocalFile]:
+        """Those that are not there as they are to be.
+
+        Raises:
+            HubConflict: one would be written over.
+        """
+        there = self.target.repository.there([file.path for file in files], revision)
+        missing = [file for file in files if not file.same(there.get(file.path))]
+        for file in missing:
+            if file.path in there and file.path not in self.upload.last:
+                raise HubConflict(
+                    f"{self.target.title} has another file of the name {file.path}, and "
+                    "nothing is written over"
+                )
+        return missing
+
+    def _uploaded(
+        self, files: list[LocalFile], wanted: set[str], account: Account
+    ) -> dict[str, CommitOperationAdd]:
+        """By path, what can be committed: large files are at the Hub by then."""
+        ready = {}
+        for file in files:
+            go_on(self.target.client.stop)
+            if file.path in wanted:
+                ready[file.path] = self._sent(file, account)
+            account.done(file.digests.size)
+        return ready
+
+    def _sent(self, file: LocalFile, account: Account) -> CommitOperationAdd:
+        client, repo_id = self.target.client, self.target.repo_id
+        source = Reading(file.local, client.stop, account.at)
+        operation = CommitOperationAdd(file.path, file.local)
+        operation.upload_info.sha256 = bytes.fromhex(file.digests.sha256)
+        operation.path_or_fileobj = source  # type: ignore[assignment]
+
+        def sending() -> None:
+            source.rewind()
+            # What an earlier try sent is there by its hash, and is not sent again.
+            client.api.preupload_lfs_files(
+                repo_id, [operation], repo_type="dataset", free_memory=False
+            )
+
+        client.call(f"upload {file.path} to {repo_id}", sending)
+        source.rewind()
+        return operation
+
+    def _committed(
+        self, ready: dict[str, CommitOperationAdd], missing: list[LocalFile], parent: str
+    ) -> str:
+        """The revision that has everything."""
+        target = self.target
+        last = [ready.pop(name) for name in self.upload.last if name in ready]
+        data, room = list(ready.values()), max(target.operations - len(last), 1)
+        pieces = [data[start : start + room] for start in range(0, len(data), room)] or [[]]
+        pieces[-1] = [*pieces[-1], *last]
+        for number, piece in enumerate(pieces, start=1):
+            if not piece:
+                break
+            part = f" (part {number} of {len(pieces)})" if len(pieces) > 1 else ""
+            paths = {operation.path_in_repo for operation in piece}
+            shown = [file for file in missing if file.path in paths]
+            title = self.upload.message + part
+            parent = commit(target.repository, piece, parent, title, shown)
+        self._read_back(missing, parent)
+        return parent
+
+    def _read_back(self, files: list[LocalFile], revision: str) -> None:
+        """Whether the Hub shows what was sent; a `.gitignore` there may have left files out."""
+        there = self.target.repository.there([file.path for file in files], revision)
+        for file in files:
+            if not file.same(there.get(file.path)):
+                raise HubConflict(
+                    f"{self.target.title} does not show {file.path} as it was sent; something "
+                    "there, such as a .gitignore, keeps it out: look at it before you use it"
+                )
+
+
+def commit(
+    repository: Repository,
+    operations: list[Any],
+    parent: str,
+    title: str,
+    shown: list[LocalFile],
+) -> str:
+    """One commit, once: also when the answer to it is lost.
+
+    Args:
+        parent: the head that it stands on.
+        shown: by these is known whether it is there.
+
+    Raises:
+        HeadMoved: `parent` is not the head.
+    """
+    client, repo_id = repository.client, repository.repo_id
+
+    def committing() -> str:
+        for operation in operations:
+            source = getattr(operation, "path_or_fileobj", None)
+            if isinstance(source, Reading):
+                source.rewind()
+        made = client.api.create_commit(
+            repo_id,
+            operations,
+            commit_message=title,
+            commit_description=BY_US,
+            repo_type="dataset",
+            parent_commit=parent,
+        )
+        return str(made.oid)
+
+    def done() -> str | None:
+        info = repository.info()
+        if info is None or info.sha is None or info.sha == parent or not shown:
+            return None
+        there = repository.there([file.path for file in shown], info.sha)
+        return str(info.sha) if all(f.same(there.get(f.path)) for f in shown) else None
+
+    try:
+        return client.call(f"publish to {repo_id}", committing, done)
+    except HeadMoved:
+        if (found := done()) is None:
+            raise
+        return found
