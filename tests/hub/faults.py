@@ -104,11 +104,12 @@ class Fault:
 
 @dataclass
 class Faults:
-    """Every fault, and every request that came."""
+    """Every fault, and every request that came, with whose it said it is."""
 
     planned: list[Fault] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     agents: set[str] = field(default_factory=set)
+    tokens: set[str | None] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, pattern: str, act: Act, first: int = 1, times: int = 1) -> Fault:
@@ -132,6 +133,7 @@ class Faults:
         with self.lock:
             self.log.append(line)
             self.agents.add(request.headers.get("user-agent") or "")
+            self.tokens.add(request.token)
             hit = None
             for fault in self.planned:
                 if fault.pattern.search(line):

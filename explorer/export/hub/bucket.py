@@ -252,7 +252,7 @@ def _xet_hashes(paths: list[str]) -> list[str]:
         import hf_xet  # type: ignore[import-untyped]
     except ImportError as error:
         raise HubRefused(
-            "a Storage Bucket takes files by Xet only, and this platform has no hf_xet; publish "
-            "to a dataset"
+            "a Storage Bucket takes files by Xet only, and this platform has no hf_xet; "
+            "publish to a dataset"
         ) from error
     return [str(info.hash) for info in hf_xet.hash_files(paths)]
