@@ -151,7 +151,8 @@ class _Steps:
     def _spoken(self, said: Said, copied: bool, extra: dict[str, Any]) -> dict[str, Any]:
         message, call = said.message, said.call
         step: dict[str, Any] = {"source": "agent"}
-        if message.reasoning is not None:
+        sampled = call is None or not call.injected
+        if message.reasoning is not None and sampled:
             step["reasoning_content"] = message.reasoning
         if message.tool_calls:
             step["tool_calls"] = [_tool_call(each) for each in message.tool_calls]
@@ -159,10 +160,13 @@ class _Steps:
             # Said by the harness in an assistant's name: no call of this rollout made it.
             step["is_copied_context"] = True
             return step
-        step |= {"timestamp": iso(call.ended_us), "llm_call_count": 1}
-        if call.model_served is not None:
-            step["model_name"] = call.model_served
-        step["metrics"] = self._metrics(call, copied)
+        # What the proxy said itself is a step that no model made.
+        step |= {"timestamp": iso(call.ended_us), "llm_call_count": int(sampled)}
+        if sampled:
+            step |= {
+                "model_name": call.model_served,
+                "metrics": self._metrics(call, copied),
+            }
         judgement = self.subject.judgement
         mask = judgement.masks[call.call_id]
         extra |= {

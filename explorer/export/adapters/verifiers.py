@@ -99,7 +99,7 @@ def _node(subject: Subject, said: Said, trained: Trained) -> dict[str, Any]:
     made: dict[str, Any] = {
         "parent": said.parent,
         "message": _message(said.message),
-        "sampled": said.call is not None,
+        "sampled": said.call is not None and not said.call.injected,
         "timestamp": said.time_us / 1e6,
     }
     if said.parent is None and said.tools:
