@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def publish(where: str | None, **flags: Any) -> None:
         if public:
             _typed_again(where, flags["confirm"], "It will be readable by everybody.")
         place = publishing.Place(
-            where, _the_token(flags), public, flags["gated"] or "", _endpoint(flags)
+            where, _the_token(flags), public, flags["gated"] or "", _endpoint()
         )
     wish = publishing.Wish(
         exporting.wanted_by(order),
@@ -129,7 +130,7 @@ def withdraw(where: str | None, reason: str, whole: bool, **flags: Any) -> None:
         raise click.UsageError("say what with --repo")
     words = "It will be deleted with its history." if whole else "Its files will be taken away."
     _typed_again(where, flags["confirm"], words)
-    place = publishing.Place(where, _the_token(flags), endpoint=_endpoint(flags))
+    place = publishing.Place(where, _the_token(flags), endpoint=_endpoint())
     sys.exit(publishing.withdraw(place, reason, whole=whole))
 
 
@@ -153,5 +154,9 @@ def _the_token(flags: dict[str, Any]) -> str | None:
     return given or read_token(flags["token_file"])
 
 
-def _endpoint(flags: dict[str, Any]) -> str | None:
-    return load().hub_endpoint
+def _endpoint() -> str:
+    """Of the Hub: our own setting, or the one that the Hub's programs know."""
+    settings = load()
+    if "hub_endpoint" in settings.model_fields_set:
+        return settings.hub_endpoint
+    return os.environ.get("HF_ENDPOINT") or settings.hub_endpoint

@@ -12,6 +12,9 @@ import httpx._transports.default
 import hypothesis
 import pytest
 
+# The local Hub of tests/hub speaks the plain protocol; read once, when the client is imported.
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
