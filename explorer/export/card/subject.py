@@ -17,6 +17,8 @@ from explorer.export.card.front import digest_of, loadable
 from explorer.export.dataset.facts import merged
 from explorer.export.dataset.manifest import Manifest
 
+# A path that `load_dataset` takes: it knows no name for the folder that it stands in.
+HERE = "./data"
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}(?:/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})?")
 
 
@@ -25,7 +27,7 @@ class CardSubject:
     """Everything that sections read.
 
     Attributes:
-        where: what `load_dataset` takes: the dataset's name on the Hub, or this folder.
+        where: what `load_dataset` takes: the dataset's name on the Hub, or a path.
         on_hub: whether it has such a name.
         facts: of all parts that have them; `measured` rollouts are in those.
         digest: SHA-256 of the manifest's bytes.
@@ -54,7 +56,7 @@ def subject_of(manifest: Manifest, choice: CardChoice, repo_id: str | None) -> C
     return CardSubject(
         manifest=manifest,
         choice=checked_choice(choice),
-        where="." if repo_id is None else repo_id,
+        where=HERE if repo_id is None else repo_id,
         on_hub=repo_id is not None,
         facts=facts,
         measured=facts["rollouts"]["all"],

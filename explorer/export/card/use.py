@@ -30,52 +30,54 @@ print(data)
 """
 
 _SFT = """\
+import torch
 from datasets import load_dataset
 from trl import SFTConfig, SFTTrainer
 
-model = "{model}"  # the one that sampled, or one with the same tokenizer
-data = load_dataset("{where}", "sequences", split="train")
+model, gpu = "{model}", torch.cuda.is_available()
 
 def labelled(row):
     pairs = zip(row["token_ids"], row["loss_mask"])
     return {{"input_ids": row["token_ids"], "labels": [t if bit else -100 for t, bit in pairs]}}
 
+data = load_dataset("{where}", "sequences", split="train")
 data = data.map(labelled, remove_columns=data.column_names)
-SFTTrainer(model, args=SFTConfig("out", max_length=None), train_dataset=data).train()
+args = SFTConfig("out", max_length=None, num_train_epochs=1, bf16=gpu, use_cpu=not gpu)
+SFTTrainer(model, args=args, train_dataset=data).train()
 """
 
 _SFT_READY = """\
+import torch
 from datasets import load_dataset
 from trl import SFTConfig, SFTTrainer
 
-model = "{model}"  # the one that sampled, or one with the same tokenizer
-data = load_dataset("{where}", "sft", split="train")
-data = data.select_columns(["input_ids", "labels"])
-SFTTrainer(model, args=SFTConfig("out", max_length=None), train_dataset=data).train()
+model, gpu = "{model}", torch.cuda.is_available()
+data = load_dataset("{where}", "sft", split="train").select_columns(["input_ids", "labels"])
+args = SFTConfig("out", max_length=None, num_train_epochs=1, bf16=gpu, use_cpu=not gpu)
+SFTTrainer(model, args=args, train_dataset=data).train()
 """
 
 _GRPO = """\
+import torch
 from datasets import Dataset, load_dataset
 from trl import GRPOConfig, GRPOTrainer
 
-N, model, groups = 2, "{model}", {{}}  # N: rollouts that are compared with each other
+N, model, gpu, groups = 2, "{model}", torch.cuda.is_available(), {{}}
 for row in load_dataset("{where}", "grpo", split="train"):
     if row["reward"] is not None:  # nobody scored it, which is not 0
         groups.setdefault(row["group"] or row["task"] or row["run"], []).append(row)
-names = [name for name, rows in groups.items() if len(rows) >= N]
+prompts = [{{"prompt": name}} for name, rows in groups.items() if len(rows) >= N]
 
 def rollouts(prompts, trainer):
     rows = [groups[prompt][place % N] for place, prompt in enumerate(prompts)]
     columns = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
     return {{name: [row[name] for row in rows] for name in columns}}
 
-def captured(reward, **others):
-    return reward
-
 GRPOTrainer(
-    model, reward_funcs=captured, rollout_func=rollouts,
-    args=GRPOConfig("out", num_generations=N, per_device_train_batch_size=N),
-    train_dataset=Dataset.from_list([{{"prompt": name}} for name in names]),
+    model, reward_funcs=lambda reward, **others: reward, rollout_func=rollouts,
+    args=GRPOConfig("out", num_generations=N, per_device_train_batch_size=N,
+                    num_train_epochs=1, bf16=gpu, use_cpu=not gpu),
+    train_dataset=Dataset.from_list(prompts),
 ).train()
 """
 
@@ -85,7 +87,7 @@ rollout-explorer verify data
 """
 
 _VERIFY_HERE = """\
-rollout-explorer verify .
+rollout-explorer verify {where}
 """
 
 
@@ -96,7 +98,7 @@ def loading(subject: CardSubject) -> str:
     default = next(iter(subject.configs))
     block = _LOAD if default == "sequences" else _LOAD_FACTS
     names = ", ".join(f"`{name}`" for name in subject.configs)
-    here = "" if subject.on_hub else " The path is this folder's."
+    here = "" if subject.on_hub else f" `{subject.where}` stands for this folder."
     return (
         f"Configs: {names}; the first is the default.{here}\n\n"
         + _python(block.format(where=subject.where, config=default))
@@ -113,15 +115,16 @@ def training(subject: CardSubject) -> str:
     ready = "sft" in configs
     block = (_SFT_READY if ready else _SFT).format(where=where, model=MODEL)
     words = [
-        "Supervised fine-tuning with TRL. `max_length=None` matters: else rows are cut after "
-        "1024 tokens.",
+        "Supervised fine-tuning with TRL, on the model that sampled or one with the same "
+        "tokenizer. `max_length=None` matters: else rows are cut after 1024 tokens.",
         _python(block),
     ]
     if "grpo" in configs and subject.facts["rewards"]["scored"]:
         words += [
             "GRPO with TRL, from what was captured: no engine is asked. TRL corrects nothing "
-            "for the distance to the policy that sampled, so use few epochs. Rewards compare "
-            "the rollouts of one group; a group of equal rewards teaches nothing.",
+            "for the distance to the policy that sampled, so use few epochs. `N` rollouts of "
+            "a group are compared with each other, here its first ones; equal rewards teach "
+            "nothing. TRL wants one row a rollout: see `left_out_tokens`.",
             _python(_GRPO.format(where=where, model=MODEL)),
         ]
     return "\n\n".join(words)
