@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def preupload(
         said: dict[str, Any] = {
             "path": path,
             "uploadMode": "lfs" if large else "regular",
-            "shouldIgnore": False,
+            "shouldIgnore": bool(re.fullmatch(hub.ignored, path)),
         }
         if there := commit.files.get(path):
             said["oid"] = there.sha256 or there.oid

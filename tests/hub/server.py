@@ -29,6 +29,7 @@ class LocalHub:
         limit: of requests, where there is one.
         part_size: larger files go up in parts.
         page: entries of a list per page.
+        ignored: a pattern of paths, as if a `.gitignore` had them.
         incoming: large files that are not verified yet.
     """
 
@@ -39,6 +40,7 @@ class LocalHub:
         self.limit: Limit | None = None
         self.part_size = 5 * 1024 * 1024 * 1024
         self.page = 1000
+        self.ignored = ""
         self.incoming: dict[str, bytes] = {}
         self._secret = secrets.token_hex(16)
         self._lock = threading.RLock()

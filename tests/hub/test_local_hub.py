@@ -101,7 +101,10 @@ def test_a_commit_stands_on_its_parent(hub: LocalHub, api: HfApi) -> None:
 
 
 def test_a_commit_is_whole_or_not_at_all(hub: LocalHub, api: HfApi) -> None:
-    operations = [CommitOperationAdd("a.json", b"{}"), CommitOperationDelete("no.json")]
+    operations: list[CommitOperationAdd | CommitOperationDelete] = [
+        CommitOperationAdd("a.json", b"{}"),
+        CommitOperationDelete("no.json"),
+    ]
     with pytest.raises(EntryNotFoundError, match="doesn't exist"):
         api.create_commit(REPO, operations, commit_message="m", repo_type="dataset")
     assert set(hub.dataset(REPO).head.files) == {".gitattributes"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -138,6 +138,9 @@ class Connection(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         request = self._read()
+        if request is None:
+            self.close_connection = True
+            return
         try:
             given = self.answering(request)
         except CutOff as cut:
@@ -145,13 +148,16 @@ class Connection(BaseHTTPRequestHandler):
             return
         self._write(given)
 
-    def _read(self) -> Request:
+    def _read(self) -> Request | None:
+        """None where it broke off in the middle: such a one never came."""
         parts = urlsplit(self.path)
         length = int(self.headers.get("content-length") or 0)
         if "chunked" in (self.headers.get("transfer-encoding") or ""):
             body = self._chunks()
         else:
             body = self.rfile.read(length)
+            if len(body) < length:
+                return None
         host = self.headers.get("host") or ""
         return Request(
             method=self.command,

@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx2
 from huggingface_hub import get_session, set_client_factory
+from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
 from explorer.export.hub.target import go_on
 
@@ -132,6 +133,8 @@ def _install() -> None:
             )
 
         set_client_factory(made)
+        # Its bars would be drawn through ours, and into a server's log.
+        disable_progress_bars()
         logging.getLogger("huggingface_hub._commit_api").addFilter(_NoXetNotice())
         _installed = True
 
