@@ -32,16 +32,14 @@ from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
 from explorer.engine.protocol import Engine
 from explorer.errors import StoreReadOnly
+from explorer.export.dataset.planning import Source
 from explorer.export.judged import JudgedRollouts
 from explorer.export.secrets import SecretScans
 from explorer.fronting import WIRE_KEY, guard, is_wire
 from explorer.indexing import Indexing
 from explorer.policies import policy_of
-from explorer.records import (
-    Certificate,
-    Rollout,
-    RolloutId,
-)
+from explorer.publishing_jobs import PublishingJobs
+from explorer.records import Certificate, Rollout, RolloutId
 from explorer.rejudging import Rejudging
 from explorer.resetting import Resetting
 from explorer.retention import Expired, Retention
@@ -56,6 +54,7 @@ from explorer.vocabularies import Vocabularies
 from explorer.web import (
     account,
     api,
+    dataset_routes,
     exports,
     grant_routes,
     imports,
@@ -129,6 +128,8 @@ class Application:
         )
         self._ask_who(settings, store)
         self._tend(settings, store)
+        source = Source(store, self.judged, self.secrets, self.vocabularies.get)
+        self.publishing = PublishingJobs(settings, source, self.access, self.sign_in)
         self.proxies = Proxies.of(settings.trusted_proxies)
         self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
         self._fastapi = pages = self._make_pages()
@@ -182,6 +183,7 @@ class Application:
         app.state.hiding = HiddenSecrets(self.secrets)
         app.state.gate = self.access.gate
         app.state.sign_in = self.sign_in
+        app.state.publishing = self.publishing.desk
         services = Services(
             store=self.store,
             judged=self.judged,
@@ -217,6 +219,7 @@ class Application:
         app.include_router(search_pages.programs)
         app.include_router(live_routes.router)
         app.include_router(grant_routes.programs)
+        app.include_router(dataset_routes.programs)
         app.include_router(api.probes)
         app.include_router(api.description)
         mount(app, services)
@@ -266,12 +269,14 @@ class Application:
         self.scanning.start()
         self.retention.start()
         self.resetting.start()
+        self.publishing.start()
         # Last: the engine may take minutes, and nobody answers before that.
         self.public.start()
 
     async def stop(self) -> None:
         """Everything in flight is recorded, then rooms close in reverse order."""
         await self.public.stop()
+        await self.publishing.stop()
         await self.retention.stop()
         await self.resetting.stop()
         await self.certifier.stop()

@@ -188,6 +188,14 @@ class Settings(HostingSettings, SignInSettings):
         ge=1024 * 1024,
         description="Memory for the prefix indexes of recent rollouts (bytes).",
     )
+    dataset_days: float = Field(
+        7.0,
+        gt=0,
+        description=(
+            "How long the files of a dataset that was written from a page are kept here after "
+            "its job ended (days); what was published stays."
+        ),
+    )
     log_level: str = Field("info", description="Log level: debug, info, warning or error.")
 
     @field_validator("allowed_hosts", mode="before")

@@ -49,6 +49,13 @@ class Event(StrEnum):
     SECRET_DECIDED = "secret_decided"  # noqa: S105 - a word, no secret
     ROLLOUT_DELETED = "rollout_deleted"
     ROLLOUT_EXPIRED = "rollout_expired"
+    DATASET_PLANNED = "dataset_planned"
+    DATASET_DRY_RUN = "dataset_dry_run"
+    DATASET_BEGUN = "dataset_begun"
+    DATASET_PUBLISHED = "dataset_published"
+    DATASET_FAILED = "dataset_failed"
+    DATASET_REMOVED = "dataset_removed"
+    DATASET_SCHEDULE = "dataset_schedule"
     DEMO_RESET = "demo_reset"
     SERVER_STARTED = "server_started"
 

@@ -51,6 +51,7 @@ class Action(StrEnum):
     TAKE = "take"  # hands out a whole document of one rollout
     OWN = "own"  # the caller's own account
     ASK = "ask"  # asks for a grant
+    PUBLISH = "publish"  # writes or publishes a dataset of rollouts that the caller may see
     CURATE = "curate"  # writes what people decided or noted
     DECIDE = "decide"  # says who may see and take what; reads the audit log
     OPERATE = "operate"  # everything else that changes the server or reads all of it
@@ -117,6 +118,7 @@ RULES = {
     "role_curator": "A curator may see and take everything, label, override and publish.",
     "own_account": "Whoever signed in looks after their own account.",
     "may_ask": "Whoever signed in may ask for a grant.",
+    "may_publish": "Whoever signed in may ask; the dataset that is named decides.",
     "narrowed": "A list shows those rollouts that the caller may see.",
     "level_public": "The rollout is public.",
     "level_signed_in": "The rollout may be seen by whoever signed in.",
@@ -136,6 +138,7 @@ _SCOPES = {
     Action.OWN: Scope.READ,
     Action.ASK: Scope.READ,
     Action.TAKE: Scope.DOWNLOAD,
+    Action.PUBLISH: Scope.DOWNLOAD,
     Action.CURATE: Scope.CURATE,
     Action.DECIDE: Scope.OPERATE,
     Action.OPERATE: Scope.OPERATE,
@@ -178,6 +181,10 @@ def decide(
         if not caller.signed_in:
             return _sign_in("this page is about your own account")
         return _yes("own_account" if rule.action is Action.OWN else "may_ask")
+    if rule.action is Action.PUBLISH:
+        if not caller.signed_in:
+            return _sign_in("publishing a dataset needs somebody who does it")
+        return _by_role(caller) if caller.role >= Role.CURATOR else _yes("may_publish")
     needed = _ROLES[rule.action]
     if caller.role >= needed:
         return _by_role(caller)

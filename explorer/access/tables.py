@@ -1,4 +1,4 @@
-"""The tables of the access database: who may do what, and who did it.
+"""The tables of the access database: who may do what, who did it, and what is published.
 
 Owns: their columns, declared like those of the store. Must not know: SQL beyond that, who
 reads them.
@@ -163,6 +163,68 @@ AUDIT = Table(
     ("sequence",),
 )
 
+DATASET_JOB = Table(
+    "dataset_job",
+    "Datasets that were written or published from a page; updated in place while one is "
+    "worked on.",
+    (
+        _must("job_id", Kind.TEXT, "Id of the job."),
+        _must("created_time", Kind.TIME, "When it was asked for.", "UTC"),
+        _must("updated_time", Kind.TIME, "When anything of it changed.", "UTC"),
+        _must("who", Kind.TEXT, "Subject of who asked for it."),
+        _must("who_name", Kind.TEXT, "What people call them."),
+        _must("query", Kind.TEXT, "Filter of the rollout list that it was made of."),
+        _must("view", Kind.TEXT, "Saved view of that filter; empty where it is none."),
+        _must("rollouts", Kind.JSON, "Ids that matched when it was asked for.", "array"),
+        _must("target", Kind.TEXT, "Where it is published."),
+        _must("private", Kind.BOOL, "False where everybody may see it there."),
+        _must("gated", Kind.TEXT, "The Hub's gate: empty, `auto` or `manual`."),
+        _must("choice", Kind.JSON, "Title, licence and words of the card.", "object"),
+        _must("formats", Kind.JSON, "Further formats beside Parquet.", "array"),
+        _must("bodies", Kind.BOOL, "Whether requests and replies are in it as text."),
+        _must("wants", Kind.TEXT, "`files` (a dry run) or `publish`."),
+        _must("state", Kind.TEXT, "Where it stands, from a closed list."),
+        _must("phase", Kind.TEXT, "What is done now or was done last."),
+        _must("done", Kind.BIGINT, "How much of the phase is done."),
+        _must("total", Kind.BIGINT, "How much there is to do in it."),
+        _must("unit", Kind.TEXT, "What is counted: `rollouts` or `bytes`."),
+        _must("code", Kind.TEXT, "Code of the error; empty without one."),
+        _must("message", Kind.TEXT, "The error in words, or why it waits."),
+        _must("result", Kind.JSON, "What was written and published.", "object"),
+        _must("grant_id", Kind.TEXT, "Grant that allows publishing; empty for a role."),
+        _must("schedule_id", Kind.TEXT, "Schedule that made it; empty for a person."),
+        _must("files", Kind.BOOL, "Whether its files are still there."),
+        _must("removed", Kind.TEXT, "`yanked` or `deleted` where it was published."),
+    ),
+    ("job_id",),
+)
+
+DATASET_SCHEDULE = Table(
+    "dataset_schedule",
+    "Saved views that publish themselves when their rollouts close; updated in place.",
+    (
+        _must("schedule_id", Kind.TEXT, "Id of the schedule."),
+        _must("created_time", Kind.TIME, "When it was made.", "UTC"),
+        _must("view", Kind.TEXT, "Name of the saved view."),
+        _must("query", Kind.TEXT, "What the view was when the schedule was made."),
+        _must("target", Kind.TEXT, "Where it is published."),
+        _must("private", Kind.BOOL, "False where everybody may see it there."),
+        _must("gated", Kind.TEXT, "The Hub's gate: empty, `auto` or `manual`."),
+        _must("choice", Kind.JSON, "Title, licence and words of the card.", "object"),
+        _must("formats", Kind.JSON, "Further formats beside Parquet.", "array"),
+        _must("bodies", Kind.BOOL, "Whether requests and replies are in it as text."),
+        _must("who", Kind.TEXT, "Subject of who made it."),
+        _must("who_name", Kind.TEXT, "What people call them."),
+        _must("enabled", Kind.BOOL, "Whether it may publish."),
+        _must("paused", Kind.TEXT, "Why it does not and what to do; empty while it may."),
+        _must("last_job", Kind.TEXT, "Its newest job; empty before the first."),
+        _must("failures", Kind.INT, "Jobs that failed since one succeeded."),
+        Column("next_time", Kind.TIME, "Not before this time, after a failure.", unit="UTC"),
+        _must("published", Kind.JSON, "Ids that its dataset holds.", "array"),
+    ),
+    ("schedule_id",),
+)
+
 TABLES: tuple[Table, ...] = (
     PERSON,
     SESSION,
@@ -173,4 +235,6 @@ TABLES: tuple[Table, ...] = (
     VISIBILITY,
     ROLE,
     AUDIT,
+    DATASET_JOB,
+    DATASET_SCHEDULE,
 )

@@ -13,6 +13,7 @@ from explorer.web import (
     contexts,
     contexts_account,
     contexts_compare,
+    contexts_datasets,
     contexts_grants,
     contexts_lists,
     contexts_messages,
@@ -39,6 +40,7 @@ MODULES = (
     contexts_lists.__name__,
     contexts_search.__name__,
     contexts_grants.__name__,
+    contexts_datasets.__name__,
     contexts_account.__name__,
 )
 

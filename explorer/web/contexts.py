@@ -69,6 +69,7 @@ class Frame:
     edits: bool = said("Whether the reader may label, note and decide.")
     operates: bool = said("Whether the reader may do what an operator may.")
     grants: bool = said("Whether the reader may ask for grants or decide about them.")
+    datasets: bool = said("Whether there are pages about datasets for the reader.")
     taking: tuple[Taking, ...] = said("What the reader may take of this rollout, if not all.")
     commands: tuple[Command, ...] = markup("How a program asks for this page, as commands.")
 

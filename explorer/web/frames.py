@@ -41,6 +41,7 @@ def frame(request: Request, *, title: str, section: str, crumbs: tuple[Crumb, ..
         edits=role >= Role.CURATOR and not services_of(request).settings.read_only,
         operates=role is Role.OPERATOR,
         grants=role > Role.ANONYMOUS and hasattr(request.app.state, "access"),
+        datasets=role > Role.ANONYMOUS and hasattr(request.app.state, "publishing"),
         taking=(),
         commands=twin_commands(base.rstrip("/") + twin),
     )

@@ -19,6 +19,8 @@ OWN = Rule(Action.OWN)
 OWN_CHANGE = Rule(Action.OWN, changes=True)
 ASK = Rule(Action.ASK)
 ASK_CHANGE = Rule(Action.ASK, changes=True)
+PUBLISH = Rule(Action.PUBLISH)
+PUBLISH_CHANGE = Rule(Action.PUBLISH, changes=True)
 CURATE = Rule(Action.CURATE)
 CURATE_CHANGE = Rule(Action.CURATE, changes=True)
 DECIDE = Rule(Action.DECIDE)
@@ -122,6 +124,33 @@ ROUTE_RULES: dict[tuple[str, str], Rule] = {
     ),
     ("DELETE", f"{_API}/annotations/{{annotation_id}}"): CURATE_CHANGE,
     ("DELETE", "/api/v1/views/{name:path}"): CURATE_CHANGE,
+    # Datasets: which rollouts, and to where, is asked again with the dataset's name
+    **_pages(ASK, "/datasets", "/datasets/publish", "/datasets/{job_id}"),
+    **_get(ASK, "/datasets/{job_id}/progress"),
+    **_get(ASK, "/api/v1/datasets", "/api/v1/datasets/{job_id}", "/api/v1/dataset-schedules"),
+    **_get(PUBLISH, "/datasets/{job_id}/files.zip"),
+    **_post(
+        PUBLISH_CHANGE,
+        "/datasets",
+        "/datasets/{job_id}/publish",
+        "/datasets/{job_id}/go-on",
+        "/datasets/{job_id}/stop",
+        "/datasets/{job_id}/remove",
+        "/datasets/{job_id}/yank",
+        "/datasets/{job_id}/delete",
+        "/datasets/schedules",
+        "/datasets/schedules/{schedule_id}/{change}",
+        "/api/v1/datasets",
+        "/api/v1/datasets/{job_id}/publish",
+        "/api/v1/datasets/{job_id}/stop",
+        "/api/v1/datasets/{job_id}/go-on",
+        "/api/v1/datasets/{job_id}/take-back",
+        "/api/v1/dataset-schedules",
+        "/api/v1/dataset-schedules/{schedule_id}/go-on",
+        "/api/v1/dataset-schedules/{schedule_id}/pause",
+    ),
+    ("DELETE", "/api/v1/datasets/{job_id}"): PUBLISH_CHANGE,
+    ("DELETE", "/api/v1/dataset-schedules/{schedule_id}"): PUBLISH_CHANGE,
     # Grants, levels, roles and the log
     **_pages(ASK, "/grants", "/grants/new", "/grants/{grant_id}"),
     **_get(ASK, "/api/v1/grants", "/api/v1/grants/{grant_id}"),

@@ -19,6 +19,7 @@ from explorer.web import (
     account,
     audit_pages,
     compare_pages,
+    dataset_pages,
     drift,
     drift_pages,
     grant_pages,
@@ -60,6 +61,7 @@ def mount(app: FastAPI, services: Services) -> None:
     app.include_router(notes.router)
     app.include_router(secret_pages.router)
     app.include_router(grant_pages.router)
+    app.include_router(dataset_pages.router)
     app.include_router(access_pages.router)
     app.include_router(audit_pages.router)
     app.include_router(sql_pages.router)

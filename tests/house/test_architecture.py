@@ -47,6 +47,7 @@ TOP = {
     "progress",
     "publish_commands",
     "publishing",
+    "publishing_jobs",
     "exporting",
     "fronting",
     "importing",

@@ -1,0 +1,1 @@
+"""Publishing datasets: the procedure, and jobs that do it in the background."""
