@@ -133,7 +133,7 @@ async def make_dataset(
             beside = made_at / str(number)
             work = _Work(source, beside, shape, listener, stop or threading.Event())
             written = await work.write(planned)
-            proof = await asyncio.to_thread(_prove, source, beside, written.shards)
+            proof = await asyncio.to_thread(_prove, source, beside, written.shards, planned)
             if not proof.telling and not written.faulty:
                 break
             planned = planned.without(
@@ -239,7 +239,7 @@ class _Work:
                         rollout_id, "not_found", "It was gone when it was to be written."
                     )
                     continue
-                await asyncio.to_thread(self._add, judged)
+                await asyncio.to_thread(self._add, judged, planned)
                 if self._listener is not None:
                     self._listener(done, len(planned.rollouts))
             await asyncio.to_thread(self._finish)
@@ -248,21 +248,25 @@ class _Work:
             self._extras.abandon()
         return written
 
-    def _add(self, judged: Judged) -> None:
+    def _add(self, judged: Judged, planned: Plan) -> None:
         record, judgement = judged.record, judged.judgement
         rollout_id = record.rollout.rollout_id
         written = self._written
+        cleared = planned.clearance(self._source, rollout_id)
+        if cleared.review is not None and cleared.review.refusal is not None:
+            written.leave_out(rollout_id, "secrets_undecided", cleared.review.refusal)
+            return
         try:
             counts = self._gatherer.add(record, judgement, self._texts)
-            masker = Masker((), self._source.secrets.let_go(rollout_id))
-            if self._extras.add(Subject(record, judgement, self._texts), masker):
+            subject = Subject(record, judgement, self._texts)
+            if self._extras.add(subject, Masker((), cleared.free)):
                 written.leave_out(
                     rollout_id, "secrets_undecided", "Its written texts hold a secret."
                 )
         except RecordInconsistent as error:
             written.leave_out(rollout_id, error.code, error.message)
             return
-        written.facts.add(record, judgement, self._source.secrets.review(rollout_id))
+        written.facts.add(record, judgement, cleared.review)
         written.policies[judgement.policy.sha256] = judgement.policy.describe()
         written.entries.append(
             RolloutEntry(
@@ -306,7 +310,9 @@ def _text(data: bytes | None) -> str | None:
         return None
 
 
-def _prove(source: Source, folder: Path, shards: dict[str, list[Shard]]) -> Proof:
+def _prove(
+    source: Source, folder: Path, shards: dict[str, list[Shard]], planned: Plan
+) -> Proof:
     known: dict[RolloutId, tuple[Vocabulary, Masker]] = {}
 
     def told(rollout_id: RolloutId) -> tuple[Vocabulary, Masker]:
@@ -314,7 +320,7 @@ def _prove(source: Source, folder: Path, shards: dict[str, list[Shard]]) -> Proo
             known.clear()  # rows of one rollout stand together
             rollout = source.store.rollout(rollout_id)
             name = None if rollout is None else rollout.tokenizer_id
-            free = source.secrets.let_go(rollout_id)
+            free = planned.clearance(source, rollout_id).free
             known[rollout_id] = (source.vocabulary(name), Masker((), free))
         return known[rollout_id]
 
