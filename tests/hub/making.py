@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 from pathlib import Path
 
 from explorer.export.hub.client import HubClient
@@ -17,6 +18,7 @@ from tests.hub.server import LocalHub
 
 QUICK = Patience(tries=5, first=0.02, longest=0.05, limit=5.0)
 REPO = "ada/rollouts"
+NEVER = threading.Event()
 
 
 def names_of(shards: int, part: int = 0) -> list[str]:

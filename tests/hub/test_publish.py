@@ -21,6 +21,7 @@ from explorer.errors import (
 from explorer.export.hub.target import Head, Upload
 from tests.hub.faults import calling
 from tests.hub.making import (
+    NEVER,
     REPO,
     check_history,
     dataset,
@@ -30,8 +31,6 @@ from tests.hub.making import (
     unheard,
 )
 from tests.hub.server import LocalHub
-
-NEVER = threading.Event()
 
 
 def test_everything_arrives_in_one_commit(hub: LocalHub, ada: str, tmp_path: Path) -> None:

@@ -23,11 +23,9 @@ from explorer.export.hub.dataset import HubDataset
 from explorer.export.hub.targets import target_of
 from explorer.export.hub.wire import Patience
 from tests.hub.faults import Act, Limit, cutting, failing, halving, limited, losing, waiting
-from tests.hub.making import QUICK, REPO, check_history, dataset, set_of, unheard
+from tests.hub.making import NEVER, QUICK, REPO, check_history, dataset, set_of, unheard
 from tests.hub.server import LocalHub
 from tests.hub.wire import Answer
-
-NEVER = threading.Event()
 
 EVERY_STEP = (
     "GET /api/whoami",

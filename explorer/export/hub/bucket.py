@@ -152,8 +152,8 @@ class Bucket:
 
     def _put(self, upload: Upload, head: Head, listener: Listener) -> Published:
         self._check_unmoved(head)
-        names = tuple(dict.fromkeys((*upload.files, *upload.last)))
-        sizes = {name: (upload.folder / name).stat().st_size for name in names}
+        names = upload.names
+        sizes = {name: upload.size(name) for name in names}
         missing = self._missing(upload, names)
         account = Account(listener, "uploading", sum(sizes.values()))
         if set(missing) - set(upload.last):

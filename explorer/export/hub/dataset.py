@@ -174,8 +174,10 @@ class _Pushing:
         if CARD in self.upload.last:
             text = (folder / CARD).read_text(encoding="utf-8")
             self.target.client.check_card(text)
-        names = dict.fromkeys((*self.upload.files, *self.upload.last))
-        return [LocalFile(name, folder / name, digests(folder / name, stop)) for name in names]
+        return [
+            LocalFile(name, folder / name, digests(folder / name, stop))
+            for name in self.upload.names
+        ]
 
     def _missing(self, files: list[LocalFile], revision: str) -> list[LocalFile]:
         """Those that are not there as they are to be.

@@ -138,41 +138,49 @@ class LocalFolder:
         with _told(f"publish to {self.title}"), self._alone():
             if self.head().revision != head.revision:
                 raise HeadMoved(f"{self.title} changed since it was looked at; plan again")
-            for left in self.folder.rglob(f".*{_ARRIVING}"):
-                left.unlink()
-            self._begun.touch()
-            account = Account(listener, "uploading", _size(upload))
-            uploaded, size = [], 0
-            for name in (*upload.files, *upload.last):
-                sent = self._copied(
-                    upload.folder / name, name, name in upload.last, stop, account
-                )
-                if sent is not None:
-                    uploaded.append(name)
-                    size += sent
-            self._begun.unlink()
+            wanted = self._planned(upload, stop)
+            missing = [name for name, there in wanted.items() if not there]
+            account = Account(listener, "uploading", sum(map(upload.size, wanted)))
+            if missing:
+                for left in self.folder.rglob(f".*{_ARRIVING}"):
+                    left.unlink()
+                self._begun.touch()
+            for name, there in wanted.items():
+                if not there:
+                    self._copy(upload.folder / name, self._inside(name), stop, account)
+                account.done(upload.size(name))
+            self._begun.unlink(missing_ok=True)
             _to_disk(self.folder)
-        total = len(upload.files) + len(upload.last)
         return Published(
             url=self.folder.resolve().as_uri(),
             revision=self.head().revision,
-            uploaded=len(uploaded),
-            skipped=total - len(uploaded),
-            bytes=size,
+            uploaded=len(missing),
+            skipped=len(wanted) - len(missing),
+            bytes=sum(map(upload.size, missing)),
         )
 
-    def _copied(
-        self, source: Path, name: str, replaces: bool, stop: threading.Event, account: Account
-    ) -> int | None:
-        """Its size, or None where it was there."""
-        wanted, there = digests(source, stop), self._inside(name)
-        if there.exists() and digests(there, stop) == wanted:
-            account.done(wanted.size)
-            return None
-        if there.exists() and not replaces:
-            raise HubConflict(
-                f"{self.title} has another file of the name {name}, and nothing is written over"
+    def _planned(self, upload: Upload, stop: threading.Event) -> dict[str, bool]:
+        """By file, in order, whether it is there already.
+
+        Raises:
+            HubConflict: one would be written over.
+        """
+        planned = {}
+        for name in upload.names:
+            there = self._inside(name)
+            same = there.exists() and digests(there, stop) == digests(
+                upload.folder / name, stop
             )
+            if there.exists() and not same and name not in upload.last:
+                raise HubConflict(
+                    f"{self.title} has another file of the name {name}, and nothing is written "
+                    "over"
+                )
+            planned[name] = same
+        return planned
+
+    @staticmethod
+    def _copy(source: Path, there: Path, stop: threading.Event, account: Account) -> None:
         there.parent.mkdir(parents=True, exist_ok=True)
         beside = there.with_name(f".{there.name}{_ARRIVING}")
         with source.open("rb") as old, beside.open("wb") as new:
@@ -184,8 +192,6 @@ class LocalFolder:
             os.fsync(new.fileno())
         os.replace(beside, there)
         _to_disk(there.parent)
-        account.done(wanted.size)
-        return wanted.size
 
     def remove(self, reason: str, whole: bool) -> None:
         """Deletes what its manifest names, and nothing else; a folder keeps no revisions."""
@@ -207,10 +213,6 @@ class LocalFolder:
             if whole:
                 card.unlink()
                 _drop_if_empty(self.folder)
-
-
-def _size(upload: Upload) -> int:
-    return sum((upload.folder / name).stat().st_size for name in (*upload.files, *upload.last))
 
 
 def _drop_if_empty(folder: Path) -> None:

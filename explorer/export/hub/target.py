@@ -54,6 +54,15 @@ class Upload:
     last: tuple[str, ...] = (MANIFEST, CARD)
     message: str = "Publish a dataset"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every file, what names the others last."""
+        return (*(name for name in self.files if name not in self.last), *self.last)
+
+    def size(self, name: str) -> int:
+        """Of one of them, in bytes."""
+        return (self.folder / name).stat().st_size
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
