@@ -7,6 +7,7 @@ import gc
 import re
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,7 @@ def test_sec_02_a_rollout_whose_ids_spell_a_secret_is_left_out_whole(tmp_path: P
         assert [(item.rollout_id, item.code) for item in planned.excluded] == [
             (SECRET, "secrets_undecided")
         ]
-        # Even where nobody asked first, the written files are decoded.
+        # Also where nobody planned.
         forced = Plan((SECRET, PLAIN), ())
         manifest = await make_dataset(source, forced, tmp_path / "data")
         assert [entry.rollout_id for entry in manifest.rollouts] == [PLAIN]
@@ -343,6 +344,12 @@ def test_sec_02_a_rollout_whose_ids_spell_a_secret_is_left_out_whole(tmp_path: P
             "ids_decoded": 2 * len(IDS),
             "ids_unknown": 0,
         }
+        # Decided after the plan: what a person says last counts.
+        decided = replace(decided, decision_id="sd_9", decision="withhold")
+        await source.secrets.decide(decided)
+        manifest = await make_dataset(source, planned, tmp_path / "late")
+        assert [item.code for item in manifest.excluded] == ["secrets_undecided"]
+        assert manifest.rollouts == ()
 
     in_store(tmp_path / "s.duckdb", work)
     assert check_dataset(tmp_path / "data").ok
