@@ -12,13 +12,19 @@ import threading
 from http.server import ThreadingHTTPServer
 from types import TracebackType
 
-from tests.hub import api_commit, api_files, api_repos
+from tests.hub import api_buckets, api_commit, api_files, api_repos
 from tests.hub.faults import Faults, Limit
 from tests.hub.people import People
 from tests.hub.repos import Repo, Shelf
 from tests.hub.wire import Answer, Refusal, Request, Route, found_route, handler_for
+from tests.hub.xet import Storage
 
-ROUTES: list[Route] = [*api_repos.ROUTES, *api_commit.ROUTES, *api_files.ROUTES]
+ROUTES: list[Route] = [
+    *api_buckets.ROUTES,
+    *api_repos.ROUTES,
+    *api_commit.ROUTES,
+    *api_files.ROUTES,
+]
 
 
 class LocalHub:
@@ -31,6 +37,7 @@ class LocalHub:
         page: entries of a list per page.
         ignored: a pattern of paths, as if a `.gitignore` had them.
         incoming: large files that are not verified yet.
+        buckets, storage: by name, and where their files' content lies.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -42,6 +49,8 @@ class LocalHub:
         self.page = 1000
         self.ignored = ""
         self.incoming: dict[str, bytes] = {}
+        self.buckets: dict[str, api_buckets.BucketPlace] = {}
+        self.storage = Storage()
         self._secret = secrets.token_hex(16)
         self._lock = threading.RLock()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), handler_for(self.answer))

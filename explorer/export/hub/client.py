@@ -153,6 +153,14 @@ class HubClient:
             raise HubUnavailable(
                 f"could not {what}: HF_HUB_OFFLINE is set; unset it to reach the Hub"
             ) from None
+        except ConnectionError as error:
+            # So the Xet library says whatever happened to one of its requests.
+            status = re.search(r"\((4\d\d) ", str(error))
+            if status is None or status[1] in ("408", "429"):
+                return TryAgain("the Xet storage failed")
+            raise self._refusal(what, error, int(status[1])) from None
+        except PermissionError as error:
+            raise self._refusal(what, error, 401) from None
         except (httpx2.HTTPError, EntryNotFoundError, ValueError, KeyError, TypeError) as error:
             raise self._refusal(what, error) from None
 
@@ -172,9 +180,12 @@ class HubClient:
         self.stop.wait(self.patience.wait(tried, again.asked))
         go_on(self.stop)
 
-    def _refusal(self, what: str, error: BaseException) -> PublishFailed:
+    def _refusal(
+        self, what: str, error: BaseException, status: int | None = None
+    ) -> PublishFailed:
         """What a failure that will not pass means, without the token in any form."""
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+        if isinstance(error, HfHubHTTPError):
+            status = error.response.status_code
         words = self.harmless(
             (error.server_message or "") if isinstance(error, HfHubHTTPError) else str(error)
         )
