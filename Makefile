@@ -69,9 +69,19 @@ $(CONSUMERS)/.installed: pyproject.toml requirements.lock | $(BIN)/python
 		accelerate==1.15.0 datasets==5.2.0 polars==2.1.0
 	@touch $@
 
-test-consumers: $(CONSUMERS)/.installed ## tests with torch, openenv, trl, mini-swe-agent; none skipped
+# Readers of other formats, whose dependencies fit neither environment. Harbor's models need
+# nothing but pydantic, and run on a Python that its package does not ask for.
+FORMATS ?= .venv-formats
+$(FORMATS)/.installed: | $(BIN)/python
+	$(BIN)/python -m venv $(FORMATS)
+	$(FORMATS)/bin/python -m pip install --quiet verifiers==0.4.0
+	$(FORMATS)/bin/python -m pip install --quiet --no-deps --ignore-requires-python harbor==0.26.0
+	@touch $@
+
+test-consumers: $(CONSUMERS)/.installed $(FORMATS)/.installed ## tests with torch, openenv, trl, verifiers, mini-swe-agent; none skipped
 	PYTHON=$(abspath $(BIN))/python sh scripts/install-harnesses heavy mini-swe-agent
-	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 $(CONSUMERS)/bin/python -m pytest \
+	ROLLOUT_EXPLORER_REQUIRE_CONSUMERS=1 ROLLOUT_EXPLORER_FORMATS=$(FORMATS)/bin/python \
+		$(CONSUMERS)/bin/python -m pytest \
 		tests/engine/test_local.py tests/trace/test_openenv.py tests/harnesses/test_mini.py \
 		tests/consumers
 
@@ -115,4 +125,4 @@ bench: install-test ## print every benchmark's ratios
 	$(BIN)/python -m benchmarks.custody
 
 clean: ## remove the environment and what tools left
-	rm -rf $(VENV) $(CONSUMERS) $(VLLM) .harnesses .oidc-provider build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(CONSUMERS) $(FORMATS) $(VLLM) .harnesses .oidc-provider build dist .mypy_cache .ruff_cache .pytest_cache

@@ -30,10 +30,12 @@ from explorer.access.audit import Event
 from explorer.access.policy import LEVEL_WORDS as LEVELS
 from explorer.access.policy import RULES, Action, Kind
 from explorer.cli import cli
+from explorer.export.adapters.registry import ADAPTERS
 from explorer.export.card.card import SECTIONS as CARD_SECTIONS
 from explorer.export.card.licences import LICENCES
 from explorer.export.dataset import fact_list
 from explorer.export.dataset import schema as dataset_schema
+from explorer.export.dataset.adapter import Layout
 from explorer.harness.profile import PLACEHOLDERS, Profile, shipped
 from explorer.records import FailureKind, MaskReason
 from explorer.running import pointed
@@ -297,6 +299,52 @@ def dataset_page() -> str:
     parts += ["## Codes of mask reasons", "A code never changes its meaning."]
     parts.append(table(("Code", "Reason", "Meaning"), codes))
     return page("Dataset", "explorer/export/dataset/schema.py", *parts)
+
+
+LAYOUTS = {
+    Layout.PARQUET: "Parquet, a config of its own",
+    Layout.LINES: "lines in `.{suffix}` files of the shard size",
+    Layout.FILES: "single `.{suffix}` files",
+}
+
+
+def formats_page() -> str:
+    """Every format beside the record of a dataset."""
+    intro = (
+        "Other forms of the same rollouts, written beside the record into a folder of the "
+        "format's name by `rollout-explorer export --format parquet --with NAME`. `verify` "
+        "makes each of them again from the record and compares. A format leaves fields out "
+        "where it has no place for them and never makes one up; null is never 0. Which one is "
+        "for which trainer is in [Train from a dataset](../how-to/train-from-a-dataset.md), "
+        "why they are as they are in "
+        "[Formats beside a dataset](../explanation/dataset-formats.md)."
+    )
+    head = ("Format", "Written as", "Made from texts")
+    rows = [
+        (
+            f"[`{name}`](#{name})",
+            LAYOUTS[kind.layout].format(suffix=kind.suffix),
+            "yes: the dataset has `request` and `reply`" if kind.needs_texts else "no",
+        )
+        for name, kind in ADAPTERS.items()
+    ]
+    parts = [intro, table(head, rows)]
+    for name, kind in ADAPTERS.items():
+        parts += [f"## {name}", kind.about]
+        if kind.header:
+            parts.append(f"Columns: `{kind.header.decode()}`.")
+        if kind.columns:
+            columns = [
+                (
+                    f"`{column.name}`",
+                    f"`{dataset_schema.TYPE_WORDS[column.kind]}`",
+                    "no" if column.needed else "yes",
+                    column.meaning,
+                )
+                for column in kind.columns
+            ]
+            parts.append(table(("Column", "Type", "May be null", "Meaning"), columns))
+    return page("Dataset formats", "explorer/export/adapters/", *parts)
 
 
 def dataset_card_page() -> str:
@@ -897,6 +945,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "findings.md": findings_page,
     "mask-reasons.md": mask_reasons_page,
     "dataset.md": dataset_page,
+    "dataset-formats.md": formats_page,
     "dataset-card.md": dataset_card_page,
     "errors.md": errors_page,
     "routes.md": routes_page,
