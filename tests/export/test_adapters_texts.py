@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from explorer.demo.group import run_group
 from explorer.engine.tiny import TinyEngine
 from explorer.export.adapters.atif import Atif
-from explorer.export.adapters.base import File, Line, Subject
+from explorer.export.adapters.base import Adapter, File, Line, Row, Subject
 from explorer.export.adapters.graph import Graph
 from explorer.export.adapters.registry import ADAPTERS, adapters_of
 from explorer.export.adapters.sessions import Sessions
 from explorer.export.adapters.spoken import Reader
 from explorer.export.adapters.verifiers import Verifiers
 from explorer.export.dataset.checking import check_dataset
+from explorer.export.dataset.extras import rows_batch
 from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import Manifest, read_manifest
 from explorer.export.dataset.planning import plan
@@ -36,8 +37,9 @@ from explorer.store.queries import RolloutQuery
 from explorer.trace.verdict import judge
 from tests.export.datasets import OPTIONS, forked, source_of
 from tests.export.test_adapters_tokens import told
+from tests.export.test_dataset_rows import read_back, tables
 from tests.live import serving
-from tests.trace.build import make_call, override, record, two_turns
+from tests.trace.build import failed_call, make_call, override, record, two_turns
 from tests.trace.conversations import Script, recorded
 from tests.trace.test_interleaving import interleaved
 
@@ -545,6 +547,59 @@ def test_a_session_is_a_header_and_messages() -> None:
     assert shown[2]["toolCalls"][1]["function"] == {"name": "g", "arguments": "[not json"}
     assert shown[3]["toolCallId"] == "t1"
     assert shown[-1]["content"] == "x\\ud800\n"
+
+
+# -- made again from a dataset ---------------------------------------------------------------
+
+
+TEXTS = st.text(st.characters(), max_size=12)
+NUMBERS = st.integers() | st.floats() | st.booleans() | st.none() | TEXTS
+SAMPLING = st.dictionaries(
+    st.sampled_from(["temperature", "top_p", "max_tokens", "reasoning_effort", "extra_body"])
+    | TEXTS,
+    NUMBERS | st.lists(NUMBERS, max_size=2),
+    max_size=4,
+)
+
+
+@given(SAMPLING, TEXTS, TEXTS, st.sampled_from([None, 0.0, -0.5]))
+@settings(max_examples=60, deadline=None)
+def test_a_hostile_record_gives_the_same_when_it_is_read_back_from_a_dataset(
+    sampling: dict[str, Any], text: str, other: str, reward: float | None
+) -> None:
+    first, second = two_turns()
+    facts: dict[str, Any] = {
+        "submitted_sampling": sampling,
+        "stop_reason": text,
+        "failure_detail": other,
+        "model_served": text,
+        "model_requested": other,
+    }
+    calls = (replace(first, **facts), replace(second, **facts), failed_call("x", 3, **facts))
+    made = told(record(*calls), "r1", reward, task=text, group=other, harness=text, run=other)
+    bodies = spoken_of(made)
+    again = read_back(tables(made, judge(made)))
+    for name, kind in ADAPTERS.items():
+        one, two = (subject(each, bodies) for each in (made, again))
+        assert _pieces(kind(), one) == _pieces(kind(), two), name
+
+
+def _pieces(adapter: Adapter, whole: Subject) -> list[Any]:
+    found = [*adapter.add(whole), *adapter.finish()]
+    rows = [piece for piece in found if isinstance(piece, Row)]
+    if rows:
+        listed: list[Any] = rows_batch(adapter.name, adapter.columns, rows).to_pylist()
+        return listed
+    for piece in found:
+        assert not isinstance(piece, Row)
+        for line in piece.data.splitlines() if adapter.suffix == "jsonl" else [piece.data]:
+            if adapter.suffix != "csv":
+                json.loads(line, parse_constant=_no_number)
+    return found
+
+
+def _no_number(text: str) -> None:
+    raise AssertionError(f"{text} is no JSON")
 
 
 # -- real rollouts --------------------------------------------------------------------------
