@@ -130,7 +130,8 @@ def encode_f32(values: Floats) -> bytes:
     if values.dtype.kind != "f" or values.ndim != 1:
         raise TypeError(f"expected a flat list of floats, got {values.dtype}")
     # Not a number is not below the limit either.
-    if values.size and not np.abs(values).max() < F32_LIMIT:
+    # A float32 would narrow the limit to itself, and the limit is beyond it.
+    if values.size and not float(np.abs(values).max()) < F32_LIMIT:
         raise ValueError("a value is not finite as a 32-bit float")
     return encode_u64(values.size) + values.astype(">f4").tobytes()
 

@@ -1,0 +1,134 @@
+"""The envelope of routed experts: which experts each token went through, as one text.
+
+Owns: `nrlre1:<dtype>:<T>x<L>x<K>:<base64>`, the older nested lists, which rows belong to what a
+call generated. Must not know: models, where routes are kept.
+
+The values are row-major: tokens, then layers, then the chosen experts. A route that is missing
+is -1. The digest of a call's extras covers the text as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from explorer.custody.errors import RecordError
+
+MAGIC = "nrlre1"
+MISSING = -1
+_DTYPES = {"int8": "<i1", "int16": "<i2", "int32": "<i4"}
+_HEAD = re.compile(
+    rf"{MAGIC}:(?P<dtype>[a-z0-9]+):(?P<shape>[1-9][0-9]{{0,9}}(?:x[1-9][0-9]{{0,9}}){{2}}):"
+)
+
+
+class Routes(NamedTuple):
+    """Routes by token, layer and choice; `dtype` is that of the envelope."""
+
+    values: NDArray[np.signedinteger[Any]]
+    dtype: str
+
+
+def encode_routes(
+    values: NDArray[Any] | Sequence[Sequence[Sequence[int]]], dtype: str = "int16"
+) -> str:
+    """The envelope of routes.
+
+    Raises:
+        RecordError: not three dimensions of whole numbers that fit the type.
+    """
+    if dtype not in _DTYPES:
+        raise RecordError(f"routes are {', '.join(_DTYPES)}, not {dtype!r}")
+    array = values if isinstance(values, np.ndarray) else _nested(values)
+    if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "iu":
+        raise RecordError("routes are whole numbers by token, layer and choice")
+    limits = np.iinfo(_DTYPES[dtype])
+    if int(array.min()) < limits.min or int(array.max()) > limits.max:
+        raise RecordError(f"a route does not fit {dtype}")
+    shape = "x".join(map(str, array.shape))
+    raw = np.ascontiguousarray(array, _DTYPES[dtype]).tobytes()
+    return f"{MAGIC}:{dtype}:{shape}:{base64.b64encode(raw).decode()}"
+
+
+def decode_routes(payload: object) -> Routes:
+    """Routes from an envelope, or from nested lists.
+
+    Raises:
+        RecordError: it is neither, or does not hold what its head says.
+    """
+    if isinstance(payload, list):
+        return Routes(_nested(payload), "int32")
+    dtype, shape, body = _head(payload)
+    kind = np.dtype(_DTYPES[dtype])
+    wanted = shape[0] * shape[1] * shape[2] * kind.itemsize
+    # Said before it is decoded, so that nobody is made to hold more than was announced.
+    if len(body) != 4 * -(-wanted // 3):
+        raise RecordError("routes do not have as many bytes as their shape says")
+    try:
+        raw = base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RecordError(f"routes are no base64: {error}") from None
+    if len(raw) != wanted:
+        raise RecordError("routes do not have as many bytes as their shape says")
+    return Routes(np.frombuffer(raw, kind).reshape(shape), dtype)
+
+
+def routed_tokens(payload: object) -> int:
+    """How many tokens have routes, from the head alone.
+
+    Raises:
+        RecordError: as `decode_routes`, as far as the head goes.
+    """
+    return len(_nested(payload)) if isinstance(payload, list) else _head(payload)[1][0]
+
+
+def route_span(carry_len: int, generation_len: int, staged_len: int) -> str:
+    """Which rows of a call's routes belong to its generated tokens.
+
+    Returns:
+        `full`: one row each of carry and generation; `tail`: the last `generation_len` rows;
+        `sentinel`: none, so every route is `MISSING`.
+    """
+    if staged_len > 0 and staged_len == carry_len + generation_len:
+        return "full"
+    return "tail" if 0 < generation_len <= staged_len else "sentinel"
+
+
+def _head(payload: object) -> tuple[str, tuple[int, int, int], str]:
+    if not isinstance(payload, str):
+        raise RecordError(f"routes are a text or lists, not a {type(payload).__name__}")
+    found = _HEAD.match(payload)
+    if found is None:
+        raise RecordError(f"routes begin with {MAGIC}:dtype:TxLxK: and positive sizes")
+    if found["dtype"] not in _DTYPES:
+        raise RecordError(f"routes are {', '.join(_DTYPES)}, not {found['dtype']!r}")
+    tokens, layers, choices = map(int, found["shape"].split("x"))
+    return found["dtype"], (tokens, layers, choices), payload[found.end() :]
+
+
+def _nested(payload: object) -> NDArray[np.int64]:
+    """Nested lists as an array; each list has the length of its siblings."""
+    if not isinstance(payload, list | tuple) or not payload:
+        raise RecordError("routes are not empty")
+    layers = [_list(row) for row in payload]
+    choices = [_list(row) for layer in layers for row in layer]
+    if len(set(map(len, layers))) != 1 or len(set(map(len, choices))) != 1:
+        raise RecordError("routes are ragged")
+    if any(type(value) is not int for row in choices for value in row):
+        raise RecordError("a route is no whole number")
+    try:
+        return np.array([list(layer) for layer in layers], np.int64)
+    except (OverflowError, ValueError) as error:
+        raise RecordError(f"routes cannot be read: {error}") from None
+
+
+def _list(value: object) -> Sequence[Any]:
+    if not isinstance(value, list | tuple) or not value:
+        raise RecordError("routes are lists by token, layer and choice")
+    return value
