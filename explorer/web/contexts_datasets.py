@@ -85,8 +85,7 @@ class DatasetsPage:
     leave: Leave = said("Whether the reader may publish.")
     jobs: tuple[DatasetRow, ...] = said("Jobs that the reader may see, the newest first.")
     n_jobs: int = said("How many there are.")
-    kept: int = said("Bytes of their files on this machine.")
-    kept_text: str = said("The same with a unit.")
+    kept_text: str = said("Size of their files on this machine.")
     keep_days: float = said("Days after which the files of a job that ended are removed.")
     schedules: tuple[ScheduleRow, ...] = said("Views that publish themselves.")
 

@@ -189,8 +189,8 @@ async def change_schedule(request: Request, schedule_id: str, change: str) -> Re
 @router.get("/datasets/{job_id}/files.zip")
 async def files(request: Request, job_id: str) -> Response:
     """Every file of a job as one zip; written down like each document that leaves."""
-    caller = require_staff(request, "taking the files of a dataset")
     job = known_job(request, job_id)
+    caller = require_staff(request, "taking the files of a dataset")
     folder = desk_of(request).folder(job.job_id)
     if not job.files or job.active:
         raise NotFound("the files of this job are not on this machine, or not whole yet")

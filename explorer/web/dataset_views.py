@@ -115,14 +115,12 @@ def datasets_page(request: Request, outline: Frame) -> DatasetsPage:
     desk, caller = desk_of(request), caller_of(request.scope)
     seen = [job for job in desk.book.all if may_see_job(caller, job)]
     rows = tuple(job_row(job, desk.folder(job.job_id)) for job in seen[:SHOWN_JOBS])
-    kept = sum(row.kept for row in rows)
     return DatasetsPage(
         frame=outline,
         leave=leave_of(request),
         jobs=rows,
         n_jobs=len(seen),
-        kept=kept,
-        kept_text=words.size(kept),
+        kept_text=words.size(sum(row.kept for row in rows)),
         keep_days=services_of(request).settings.dataset_days,
         schedules=tuple(map(schedule_row, desk.schedules.all)) if staff(caller) else (),
     )

@@ -137,8 +137,9 @@ async def new_grant(request: Request) -> Response:
     )
 
     def work() -> NewGrantPage:
-        kind = next((name for name in ("run", "view") if query.get(name)), "rollouts")
         chosen = query.get("kind", Kind.TRAINING_TRACE.value)
+        usual = "dataset" if chosen == Kind.PUBLISH.value else "rollouts"
+        kind = next((name for name in ("run", "view", "dataset") if query.get(name)), usual)
         return NewGrantPage(
             frame=outline,
             gives=caller.role >= Role.OPERATOR,
@@ -147,6 +148,7 @@ async def new_grant(request: Request) -> Response:
             rollouts=query.get("rollout", "")[:4000],
             run=query.get("run", "")[:200],
             view=query.get("view", "")[:200],
+            dataset=query.get("dataset", "")[:200],
             kinds=tuple(
                 Choice(each.value, about)
                 for each, about in _KIND_ABOUT.items()
@@ -197,13 +199,16 @@ def form_body(given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         InvalidValue: a number is none.
     """
     body: dict[str, Any] = {}
-    for name in ("run", "view", "purpose", "subject", "subject_name", "reason"):
+    for name in ("run", "view", "dataset", "purpose", "subject", "subject_name", "reason"):
         if given.get(name):
             body[name] = given[name][0]
     if given.get("kinds"):
         body["kinds"] = list(given["kinds"])
     chosen = given.get("object_kind", ["rollouts"])[0]
-    for name in ("run", "view"):
+    if chosen == "dataset":
+        # Publishing goes with a dataset, and with nothing else.
+        body["kinds"] = [Kind.PUBLISH.value]
+    for name in ("run", "view", "dataset"):
         if chosen != name:
             body.pop(name, None)
     if chosen == "rollouts" and given.get("rollouts"):

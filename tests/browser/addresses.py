@@ -1,7 +1,7 @@
 """Where every page template can be seen: the browser tests walk all of them.
 
 An address may hold `{seed}`, the id of a rollout, `{call}`, one call of `{forked}`, and
-`{waiting}` and `{standing}`, grants.
+`{waiting}` and `{standing}`, grants; `{dry_run}`, `{going}`, `{broken}` and `{public}`, jobs.
 """
 
 from __future__ import annotations
@@ -55,6 +55,17 @@ ADDRESSES: dict[str, tuple[str, ...]] = {
     "grants.html": ("/grants",),
     "grant.html": ("/grants/{waiting}", "/grants/{standing}"),
     "grant_new.html": ("/grants/new?rollout={forked}&kind=raw",),
+    "datasets.html": ("/datasets",),
+    "dataset_new.html": (
+        "/datasets/publish?run=grpo-tiny%20%23412",
+        "/datasets/publish?run=nothing-like-this",
+    ),
+    "dataset_job.html": (
+        "/datasets/{dry_run}",
+        "/datasets/{going}",
+        "/datasets/{broken}",
+        "/datasets/{public}",
+    ),
     "audit.html": ("/audit", "/audit?event=download&who=nobody"),
     "access.html": ("/access",),
     "rollout_access.html": (

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.web import seeds
-from tests.web.granted import granted
+from tests.web.granted import GRANTED, granted
 from tests.web.seeds import Maker
 from tests.web.serving import Served, serving
 
@@ -29,7 +29,7 @@ class Site:
     def url(self, path: str) -> str:
         """A path with `{seed}` replaced by its id, `{waiting}` and `{standing}` by grants."""
         ids = {name: self.id(name) for name in self.made}
-        if "{waiting}" in path or "{standing}" in path:
+        if any(f"{{{name}}}" in path for name in GRANTED):
             ids |= granted(self.served, self.made)
         return path.format(**ids)
 

@@ -22,7 +22,12 @@ from explorer.access.people import Caller, How, Role
 from explorer.access.people import Scope as TokenScope
 from explorer.access.policy import Level
 from explorer.access.signing_in import SignIn
+from explorer.export.hub.target import Target
 from explorer.export.judged import JudgedRollouts
+from explorer.export.publishing.desk import PublishingDesk
+from explorer.export.publishing.jobs import Job, JobBook
+from explorer.export.publishing.leaves import Leaves
+from explorer.export.publishing.schedules import ScheduleBook
 from explorer.settings import load
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 from explorer.store.interface import Store
@@ -89,6 +94,14 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
     app.state.access = Access.of(database, audit, store, Level.PRIVATE, sign_in.identity)
     app.state.gate = app.state.access.gate
     app.state.sign_in = sign_in
+    app.state.publishing = PublishingDesk(
+        JobBook(database),
+        ScheduleBook(database),
+        Leaves(lambda session: None),
+        audit,
+        _nowhere,
+        Path(store.health().path + ".datasets"),
+    )
     mount(
         app,
         Services(
@@ -101,6 +114,10 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
         ),
     )
     return app
+
+
+def _nowhere(job: Job, token: str | None) -> Target:
+    raise AssertionError(f"the pages alone publish nothing: {job.job_id}")
 
 
 class Served:

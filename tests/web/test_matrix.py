@@ -84,6 +84,9 @@ def may(who: str, rule: Rule, level: Level) -> bool:
         return who in (SIGNED_IN - READS - {"download_token"}) | tokens
     if rule.action is Action.ASK:
         return who in SIGNED_IN - {"download_token"}
+    if rule.action is Action.PUBLISH:
+        # Whether they may publish there is asked with the dataset's name.
+        return who in SIGNED_IN - READS
     if rule.action is Action.CURATE:
         return who in STAFF
     return who == "operator"
@@ -251,6 +254,9 @@ def filled(path: str, world: World, level: Level) -> str:
         "session_id": "none",
         "name:path": "none",
         "provider": "none",
+        "job_id": "none",
+        "schedule_id": "none",
+        "change": "pause",
     }
     for name, value in values.items():
         path = path.replace("{" + name + "}", value)
