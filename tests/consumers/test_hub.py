@@ -123,7 +123,7 @@ def loaded(there: Published, home: Path, *asked: dict[str, Any]) -> list[dict[st
 def test_every_config_is_loaded_by_its_owner_and_by_nobody_else(
     there: Published, tmp_path: Path
 ) -> None:
-    own = {"path": "ada/own", "token": there.ada}
+    own: dict[str, Any] = {"path": "ada/own", "token": there.ada}
     configs = list(CONFIGS)
     *found, default, pinned, streamed = loaded(
         there,

@@ -172,6 +172,16 @@ def test_yank_and_delete(hub: LocalHub, ada: str, tmp_path: Path) -> None:
     target.put(upload, target.head(), unheard, NEVER)
     target.remove("wrong rewards", whole=True)
     assert hub.buckets == {}
+    # Withdrawn before, or never filled.
+    for filled in (True, False):
+        target.prepare()
+        if filled:
+            target.put(upload, target.head(), unheard, NEVER)
+            target.remove("wrong rewards", whole=False)
+        target.remove("wrong rewards", whole=True)
+        assert hub.buckets == {}
+    with pytest.raises(HubNotFound):
+        target.remove("again", whole=True)
 
 
 def test_what_is_refused_before_anything_goes_up(

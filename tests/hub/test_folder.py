@@ -140,6 +140,15 @@ def test_yank_and_delete_touch_only_what_the_manifest_names(tmp_path: Path) -> N
     target.put(upload, target.head(), unheard, NEVER)
     target.remove("wrong rewards", whole=True)
     assert not (tmp_path / "to").exists()
+    for filled in (True, False):
+        target.prepare()
+        if filled:
+            target.put(upload, target.head(), unheard, NEVER)
+            target.remove("wrong rewards", whole=False)
+        target.remove("wrong rewards", whole=True)
+        assert not (tmp_path / "to").exists()
+    with pytest.raises(HubNotFound):
+        target.remove("again", whole=True)
 
 
 def test_stopped_it_goes_on(tmp_path: Path) -> None:

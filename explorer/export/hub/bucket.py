@@ -221,6 +221,10 @@ class Bucket:
         """Deletes what its manifest names; a bucket keeps no revisions. `whole`: a bucket that
         holds nothing else goes, too."""
         manifest = self.head().manifest
+        withdrawn = manifest is None and set(self._files()) <= {CARD, self._begun}
+        if whole and withdrawn and self._info() is not None:
+            self._remove_whole()
+            return
         if manifest is None or not is_ours(manifest):
             raise HubNotFound(f"{self.title} has no dataset of ours")
         named = [self._at(name) for name in named_files(manifest)]
@@ -233,10 +237,12 @@ class Bucket:
             self._remove_whole()
 
     def _remove_whole(self) -> None:
+        left = self._files()
         if self.prefix:
-            self._batch("delete the card of", [], [self._at(CARD)])
+            gone = [self._at(name) for name in left if name in (CARD, self._begun)]
+            self._batch("delete the card of", [], gone)
             return
-        others = [name for name in self._files() if name != CARD]
+        others = [name for name in left if name not in (CARD, self._begun)]
         if others:
             raise HubConflict(
                 f"{self.title} holds something else, so it stays ({ascii(others[0])[:80]} for "

@@ -69,9 +69,10 @@ class LocalFolder:
             self.folder.mkdir(
                 mode=0o700 if self.private else 0o777, parents=True, exist_ok=True
             )
-            names = sorted(path.name for path in self.folder.iterdir())
         manifest = self.head().manifest
-        foreign = [name for name in names if name != CARD and not name.endswith(_ARRIVING)]
+        foreign = sorted(
+            name for name in self._names() if name != CARD and not name.endswith(_ARRIVING)
+        )
         if manifest is not None and not is_ours(manifest):
             raise HubConflict(
                 f"{self.title} has a {MANIFEST} that is none of ours; choose another"
@@ -196,6 +197,9 @@ class LocalFolder:
     def remove(self, reason: str, whole: bool) -> None:
         """Deletes what its manifest names, and nothing else; a folder keeps no revisions."""
         manifest = self.head().manifest
+        if whole and manifest is None and self._names() <= {CARD, self._begun.name}:
+            self._remove_whole()
+            return
         if manifest is None or not is_ours(manifest):
             raise HubNotFound(f"{self.title} has no dataset of ours")
         named = [self._inside(name) for name in named_files(manifest)]
@@ -210,9 +214,23 @@ class LocalFolder:
                 path.unlink(missing_ok=True)
             for parent in {path.parent for path in named} - {self.folder}:
                 _drop_if_empty(parent)
-            if whole:
-                card.unlink()
-                _drop_if_empty(self.folder)
+        if whole:
+            self._remove_whole()
+
+    def _names(self) -> set[str]:
+        """What lies in it; nothing where it is not."""
+        with _told(f"read {self.title}"):
+            return (
+                {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+            )
+
+    def _remove_whole(self) -> None:
+        if not self.folder.is_dir():
+            raise HubNotFound(f"{self.title} is not there")
+        with _told(f"delete {self.title}"):
+            (self.folder / CARD).unlink(missing_ok=True)
+            self._begun.unlink(missing_ok=True)
+            _drop_if_empty(self.folder)
 
 
 def _drop_if_empty(folder: Path) -> None:
