@@ -12,8 +12,15 @@ import sys
 from typing import Any
 
 from nemo_gym.token_id_capture import fingerprint, terminal  # type: ignore[import-not-found]
+from nemo_gym.token_id_capture.adapters.vllm import VLLMCaptureAdapter  # type: ignore[import-not-found]
 from nemo_gym.token_id_capture.lineage import FileLineageStore  # type: ignore[import-not-found]
-from nemo_gym.token_id_capture.staging import digest, rebuild, records  # type: ignore[import-not-found]
+from nemo_gym.token_id_capture.staging import (  # type: ignore[import-not-found]
+    capture,
+    digest,
+    rebuild,
+    records,
+    routes,
+)
 from nemo_gym.token_id_capture.staging.terminal import select_terminal_call  # type: ignore[import-not-found]
 
 
@@ -107,6 +114,41 @@ def lineage(root: str, rollout_id: str, items: Any) -> Any:
     return [found.status.value, match.model_call_id, match.prev_len, chain, match.chain_hash]
 
 
+class _Memory:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.staged: list[Any] = []
+
+    def stage(self, record: Any, *, attachments: Any = None) -> Any:
+        self.staged.append(record.model_dump(mode="json"))
+        return records.StageResult(ok=True, staging_key=record.staging_key)
+
+
+def captured(admission: Any, prefix: Any, version: int, material: Any) -> Any:
+    """One call through the worker: the acknowledgement and what was staged."""
+    sink = _Memory()
+    worker = capture.RolloutTokenCapture(sink=sink, weight_version_fn=lambda: version)
+    call = worker.begin_call(
+        records.CaptureAdmission.model_validate(admission), prefix_token_ids=prefix
+    )
+    coords = worker.complete_call(call, **material)
+    return [coords.model_dump(mode="json"), sink.staged]
+
+
+def decoded(payload: Any) -> Any:
+    """An envelope of routed experts, as nested lists."""
+    found = routes.decode_routed_experts(payload)
+    return [found.values, routes.routed_experts_token_count(payload)]
+
+
+def extracted(reply: Any) -> Any:
+    """What the adapter for vLLM reads."""
+    adapter = VLLMCaptureAdapter()
+    ids, logprobs = adapter.extract_generation(reply)
+    return [adapter.extract_prompt_ids(reply), ids, logprobs, adapter.extract_extras(reply)]
+
+
 OPERATIONS: dict[str, Any] = {
     "extras": digest.compute_extras_digest,
     "cumulative": digest.hash_token_ids,
@@ -123,6 +165,19 @@ OPERATIONS: dict[str, Any] = {
     "write": write,
     "manifest": manifest,
     "lineage": lineage,
+    "captured": captured,
+    "decoded": decoded,
+    "extracted": extracted,
+    "span": lambda carry, made, staged: str(
+        getattr(
+            found := routes.classify_route_span(
+                carry_len=carry, generation_len=made, staged_route_len=staged
+            ),
+            "value",
+            found,
+        )
+    ),
+    "encode": lambda values, dtype: routes.encode_routed_experts(values, dtype=dtype),
 }
 
 

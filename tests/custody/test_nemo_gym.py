@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from explorer.custody import conformance, records
+from explorer.custody.adapter import VllmAdapter
 from explorer.custody.admission import resolve_parent
 from explorer.custody.canonical import canonical_arguments
 from explorer.custody.digest import chain_hash, cumulative_hash
@@ -27,10 +28,13 @@ from explorer.custody.errors import FingerprintError, ReceiptVerificationError, 
 from explorer.custody.fields import Record
 from explorer.custody.fingerprint import assistant_fingerprint, conversation_digest
 from explorer.custody.jsonl import JsonlLedger
+from explorer.custody.protocols import Material
 from explorer.custody.rebuild import verify_and_linearize
 from explorer.custody.records import CallRecord, CaptureLedgerCommit
+from explorer.custody.routes import decode_routes, encode_routes, route_span, routed_tokens
 from explorer.custody.staging import extras_digest, staging_digest
 from explorer.custody.terminal import resolve_terminal, select_terminal_call
+from explorer.custody.worker import CaptureError, RolloutTokenCapture
 from tests.custody.build import SHARED, Rollout, linear, loose, random_tree
 
 VARIABLE = "ROLLOUT_EXPLORER_NEMO_GYM_PYTHON"
@@ -595,3 +599,150 @@ def test_records_of_random_fields() -> None:
         elif "value" in theirs:
             assert any(reason in mine for reason in STRICTER), (question, mine)
     assert taken > ROUNDS / 10
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.staged: list[Any] = []
+
+    def stage(self, record: records.StagedCallRecord, *, attachments: Any = None) -> Any:
+        self.staged.append(record.to_json())
+        return records.StageResult(ok=True, staging_key=record.staging_key)
+
+
+def _captured(admission: Any, prefix: Any, version: int, material: Any) -> Any:
+    sink = _Sink()
+    worker = RolloutTokenCapture(sink, lambda: version)
+    call = worker.begin(records.CaptureAdmission.parse(admission), prefix)
+    given = Material(
+        material["prompt_token_ids"],
+        material["generated_token_ids"],
+        material["generated_logprobs"],
+        material["extras"],
+    )
+    return [worker.complete(call, given).to_json(), sink.staged]
+
+
+def _call(rng: random.Random) -> list[Any]:
+    """An admission, a prefix, a version and material; some of it does not fit."""
+    before = [rng.randrange(1000) for _ in range(rng.choice((0, 0, 1, 5)))]
+    child = bool(before)
+    prompt = [*before, *(rng.randrange(2**20) for _ in range(rng.choice((0, 1, 4))))]
+    made = [rng.choice((rng.randrange(2**20), 2**40)) for _ in range(rng.choice((0, 1, 3)))]
+    logprobs = [rng.choice((-0.0, -rng.random() * 20, -1e-9)) for _ in made]
+    if rng.random() < 0.1 and prompt:
+        prompt[rng.randrange(len(prompt))] += 1
+    if rng.random() < 0.1:
+        logprobs.append(-1.0)
+    if rng.random() < 0.1 and made:
+        made[0] = -1
+    prefix = list(before) if rng.random() < 0.9 else [*before, 1]
+    admission: dict[str, Any] = {"rollout_id": "r", "model_call_id": "c", "mode": "text"}
+    if child:
+        admission |= {
+            "mode": "token_in",
+            "parent_call_id": "p",
+            "prev_len": len(before),
+            "parent_chain_hash": f"{rng.getrandbits(256):064x}",
+        }
+        if rng.random() < 0.5:
+            admission["staging_chain"] = ["r/p"]
+        else:
+            admission["required_prefix_token_ids"] = before
+    extras = rng.choice(
+        (None, {}, {"routed_experts": "x", "n": [1, 1.5, None, True]}, {"n": 2**70})
+    )
+    material = {
+        "prompt_token_ids": prompt,
+        "generated_token_ids": made,
+        "generated_logprobs": logprobs,
+        "extras": extras,
+    }
+    return [admission, prefix, rng.randrange(3), material]
+
+
+def test_the_worker_acknowledges_and_stages_what_theirs_does() -> None:
+    rng = random.Random(31)
+    asked = [_call(rng) for _ in range(ROUNDS)]
+    answers = ask([["captured", each] for each in asked])
+    staged = failed = refused = 0
+    for each, theirs in zip(asked, answers, strict=True):
+        try:
+            mine = _captured(*each)
+        except CaptureError:
+            refused += 1
+            assert theirs == {"refused": "CaptureError"}, each
+            continue
+        assert theirs.get("value") == json.loads(json.dumps(mine)), each
+        staged += bool(mine[1])
+        failed += not mine[1]
+    assert min(staged, failed, refused) > ROUNDS // 50
+
+
+def test_routes_are_read_and_written_alike() -> None:
+    rng = random.Random(32)
+    questions: list[Any] = []
+    answers: list[Callable[[], Any]] = []
+
+    def read(payload: Any) -> Any:
+        return [decode_routes(payload).values.tolist(), routed_tokens(payload)]
+
+    for _ in range(ROUNDS // 4):
+        sizes = [rng.choice((1, 2, 3)) for _ in range(3)]
+        values = [
+            [[rng.randrange(-1, 140) for _ in range(sizes[2])] for _ in range(sizes[1])]
+            for _ in range(sizes[0])
+        ]
+        dtype = rng.choice(("int8", "int16", "int32", "int64"))
+        questions.append(["encode", [values, dtype]])
+        answers.append(partial(encode_routes, values, dtype))
+        payload: Any = values
+        if rng.random() < 0.7:
+            payload = encode_routes(values, "int16")
+            if rng.random() < 0.5:
+                at = rng.randrange(len(payload))
+                payload = payload[:at] + rng.choice("x:1Aé") + payload[at + 1 :]
+        questions.append(["decoded", [payload]])
+        answers.append(partial(read, payload))
+        span = [rng.randrange(4) for _ in range(3)]
+        questions.append(["span", span])
+        answers.append(partial(route_span, *span))
+    compare(questions, answers)
+
+
+def test_what_is_read_of_a_reply_of_vllm_is_what_they_read() -> None:
+    """Theirs makes numbers of texts and texts of numbers; ours refuses such a reply."""
+    rng = random.Random(33)
+    replies = [_reply(rng) for _ in range(ROUNDS // 2)]
+    taken = 0
+    for reply, theirs in zip(replies, ask([["extracted", [r]] for r in replies]), strict=True):
+        try:
+            found = VllmAdapter().extract(reply)
+        except ValueError:
+            continue
+        taken += 1
+        mine = [found.prompt, found.generated, found.logprobs, found.extras]
+        assert theirs == {"value": mine}, reply
+    assert taken > len(replies) // 20
+
+
+def _reply(rng: random.Random) -> Any:
+    ids = [rng.randrange(100) for _ in range(rng.randrange(3))]
+    message: dict[str, Any] = {"content": "x"}
+    choice: dict[str, Any] = {"message": message}
+    reply: dict[str, Any] = {"choices": [choice]}
+    place = rng.choice((reply, message, {}))
+    place["prompt_token_ids"] = rng.choice(([1, 2], [1], ["1"]))
+    if rng.random() < 0.5:
+        message["generation_token_ids"] = ids
+        message["generation_log_probs"] = [-0.5 for _ in ids]
+    if rng.random() < 0.7:
+        form = rng.choice(("token_id:{}", "token_id:{}", "{}", "id:{}"))
+        choice["logprobs"] = {
+            "content": [{"token": form.format(each), "logprob": -0.25} for each in ids]
+        }
+    if rng.random() < 0.3:
+        rng.choice((reply, message))["routed_experts"] = rng.choice(("x", [], {}, 5))
+    if rng.random() < 0.1:
+        reply["choices"] = reply["choices"] * rng.choice((0, 2))
+    return reply
