@@ -100,6 +100,7 @@ class RolloutListPage:
     clear_href: str = said("Address of the list without filters.")
     kept: tuple[Choice, ...] = said("Filters, order and columns as hidden form fields.")
     csv_href: str = said("Address of all matching rows as CSV.")
+    publish_href: str = said("Where a dataset of all that match is planned and published.")
     parquet_href: str = said("Address of all matching rows as Parquet.")
     commands: tuple[Command, ...] = said("How to ask for the same rollouts by program.")
     query: str = said("Query string of the list, as a saved view keeps it.")

@@ -29,22 +29,28 @@ UNJUDGED = "not_judged_yet"
 
 @dataclass(slots=True)
 class Counts:
-    """Sums over the rollouts of a filter."""
+    """Sums over the rollouts of a filter.
+
+    Each rollout is open, undecided, trainable, or has a reason why it is not.
+    """
 
     trainable: int = 0
     supervised_tokens: int = 0
     generated_tokens: int = 0
     calls: int = 0
     open: int = 0
+    undecided: list[RolloutId] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, row: RolloutSummary) -> None:
+    def add(self, row: RolloutSummary, undecided: Collection[RolloutId]) -> None:
         """One more rollout."""
         self.calls += row.n_calls
         self.generated_tokens += row.generated_tokens
         judged = row.judgement
         if row.status is RolloutStatus.OPEN:
             self.open += 1
+        elif row.rollout_id in undecided:
+            self.undecided.append(row.rollout_id)
         elif judged is None:
             self.reasons[UNJUDGED] += 1
         elif judged.trainable:
@@ -61,14 +67,12 @@ class Matching:
     Attributes:
         view: name of the saved view; empty where the filter is none.
         query: the filter, in the one spelling of it.
-        undecided: those in which something waits for a person.
     """
 
     view: str
     query: str
     rollouts: tuple[RolloutId, ...]
     counts: Counts
-    undecided: tuple[RolloutId, ...]
 
 
 def query_of(store: Store, view: str, query: str) -> str:
@@ -100,15 +104,14 @@ def matching(store: Store, view: str, query: str, undecided: Collection[RolloutI
     text = query_of(store, view, query)
     counts, found = Counts(), []
     for row in _rows(store, text):
-        counts.add(row)
+        counts.add(row, undecided)
         found.append(row.rollout_id)
         if len(found) > MOST_ROLLOUTS:
             raise InvalidValue(
                 f"the filter shows more than {MOST_ROLLOUTS:,} rollouts; narrow it, or use "
                 "the command `rollout-explorer publish`"
             )
-    waiting = tuple(each for each in found if each in undecided)
-    return Matching(view, text, tuple(found), counts, waiting)
+    return Matching(view, text, tuple(found), counts)
 
 
 def _rows(store: Store, text: str) -> Iterator[RolloutSummary]:

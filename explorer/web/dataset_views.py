@@ -142,10 +142,10 @@ def new_dataset_page(request: Request, outline: Frame, seen: Matching) -> NewDat
         generated_tokens=counts.generated_tokens,
         calls=counts.calls,
         open=counts.open,
-        undecided=len(seen.undecided),
+        undecided=len(counts.undecided),
         undecided_rollouts=tuple(
             Choice(rollout_href(each, "findings") + "#secrets", words.short_id(each))
-            for each in seen.undecided[:SHOWN_UNDECIDED]
+            for each in counts.undecided[:SHOWN_UNDECIDED]
         ),
         untrained=_by_reason(counts.reasons, seen.query),
         licences=tuple(Choice(each, f"{name} ({each})") for each, name in LICENCES.items()),

@@ -107,6 +107,7 @@ def rollout_list(
         clear_href=href(PATH, (*address.order_pairs, *address.column_pairs)),
         kept=tuple(Choice(name, value) for name, value in address.pairs if name != "q"),
         csv_href=href(f"{PATH}.csv", (*address.filter_pairs, *address.order_pairs)),
+        publish_href=_publish_href(store, address),
         parquet_href=href(f"{PATH}.parquet", (*address.filter_pairs, *address.order_pairs)),
         commands=commands(
             base, (*address.filter_pairs, *address.order_pairs), store.health().path
@@ -114,6 +115,15 @@ def rollout_list(
         query=href("", address.pairs).lstrip("?"),
         views=tuple(view_link(view) for view in store.views()),
     )
+
+
+def _publish_href(store: Store, address: ListAddress) -> str:
+    """The form for a dataset of the list: by the view's name where a view is shown, so that
+    it may publish itself later."""
+    pairs: Pairs = (*address.filter_pairs, *address.order_pairs)
+    query = href("", address.pairs).lstrip("?")
+    named = next((view.name for view in store.views() if view.query == query), "")
+    return href("/datasets/publish", (("view", named),) if named and query else pairs)
 
 
 def _pager(address: ListAddress, found: RolloutPage) -> dict[str, str | None]:
