@@ -742,7 +742,7 @@ def _reply(rng: random.Random) -> Any:
             "content": [{"token": form.format(each), "logprob": -0.25} for each in ids]
         }
     if rng.random() < 0.3:
-        rng.choice((reply, message))["routed_experts"] = rng.choice(("x", [], {}, 5))
+        rng.choice((reply, message))["routed_experts"] = rng.choice(("x", [[[1]]], 5))
     if rng.random() < 0.1:
         reply["choices"] = reply["choices"] * rng.choice((0, 2))
     return reply
