@@ -13,7 +13,6 @@ from typing import Any
 from explorer.custody.protocols import Material
 
 _ID = re.compile(r"token_id:([0-9]{1,19})")
-_EXTRAS = ("routed_experts", "media_spans")
 
 
 class VllmAdapter:
@@ -62,15 +61,15 @@ def _generation(
 def _extras(reply: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any] | None:
     """Routes and where pictures stand, as they came; None where there is nothing."""
     found = {}
-    for name in _EXTRAS:
-        value = message.get(name)
-        value = reply.get(name) if value is None else value
-        if value is None:
-            continue
-        allowed: tuple[type, ...] = (list,) if name == "media_spans" else (str, dict, list)
-        if not isinstance(value, allowed):
-            raise ValueError(f"{name} has another form than it may have")
-        found[name] = value
+    routes, spans = message.get("routed_experts"), reply.get("media_spans")
+    if routes is not None:
+        if not isinstance(routes, str | dict | list):
+            raise ValueError("routed_experts are a text, an object or a list")
+        found["routed_experts"] = routes
+    if "media_spans" in reply:
+        if not isinstance(spans, list) or not all(isinstance(span, dict) for span in spans):
+            raise ValueError("media_spans are a list of objects")
+        found["media_spans"] = spans
     return found or None
 
 

@@ -301,7 +301,8 @@ def test_both_forms_of_a_reply_are_read() -> None:
         reply(generation_token_ids=[1]),
         reply(generation_token_ids=["1"], generation_log_probs=[-1.0]),
         reply(routed_experts=5),
-        reply(media_spans={}),
+        reply() | {"media_spans": {}},
+        reply() | {"media_spans": [1]},
         {"prompt_token_ids": [1], "choices": [{"message": {}, "logprobs": {"content": [{}]}}]},
         {
             "prompt_token_ids": [1],
