@@ -83,19 +83,24 @@ def test_a_folder_in_a_bucket_leaves_the_rest_of_it_alone(
 ) -> None:
     api = HfApi(endpoint=hub.url, token=ada)
     api.create_bucket("ada/live", private=True)
-    api.batch_bucket_files("ada/live", add=[(b"mine", "notes.txt")])
+    mine: list[tuple[str | Path | bytes, str]] = [
+        (b"mine", "notes.txt"),
+        (b"other", "runs/one-more/x"),
+    ]
+    api.batch_bucket_files("ada/live", add=mine)
+    kept = {"notes.txt", "runs/one-more/x"}
     with pytest.raises(HubConflict, match=r"holds something else \('notes\.txt'"):
         bucket(hub, ada).prepare()
     upload, target = set_of(tmp_path / "set", 1), bucket(hub, ada, f"{WHERE}/runs/one/")
     target.prepare()
     target.put(upload, target.head(), unheard, NEVER)
-    assert set(content(hub)) == {"notes.txt", *(f"runs/one/{name}" for name in upload.names)}
+    assert set(content(hub)) == {*kept, *(f"runs/one/{name}" for name in upload.names)}
     target.remove("why", whole=False)
-    assert set(content(hub)) == {"notes.txt", "runs/one/README.md"}
+    assert set(content(hub)) == {*kept, "runs/one/README.md"}
     target.prepare()
     target.put(upload, target.head(), unheard, NEVER)
     target.remove("why", whole=True)
-    assert set(content(hub)) == {"notes.txt"}
+    assert set(content(hub)) == kept
 
 
 def test_appending_and_nothing_written_over(hub: LocalHub, ada: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from explorer.errors import (
     PublishStopped,
 )
 from explorer.export.hub.target import Head, Upload
-from tests.hub.faults import calling
+from tests.hub.faults import calling, failing
 from tests.hub.making import (
     NEVER,
     REPO,
@@ -129,6 +129,22 @@ def test_publishing_again_changes_nothing(hub: LocalHub, ada: str, tmp_path: Pat
     again = target.put(upload, target.head(), unheard, NEVER)
     assert (again.revision, again.uploaded, again.skipped) == (first.revision, 0, 4)
     assert not hub.faults.asked("PUT /upload|/commit/|/preupload/")
+
+
+def test_large_files_go_up_in_parts(hub: LocalHub, ada: str, tmp_path: Path) -> None:
+    hub.part_size = 1_000_000
+    upload, target = set_of(tmp_path, 1, size=3_500_000), dataset(hub, ada)
+    target.prepare()
+    hub.faults.add(r"PUT /upload/\w+\.00003", failing(503))
+    told: list[int] = []
+    target.put(upload, target.head(), lambda _, done, of: told.append(done), NEVER)
+    assert (
+        hub.shelf.read(hub.dataset(REPO), upload.files[0])
+        == (tmp_path / upload.files[0]).read_bytes()
+    )
+    # Told while it went, and from the start again when it failed.
+    assert len(told) > 4
+    assert told != sorted(told)
 
 
 def test_appending_sends_only_what_is_new(hub: LocalHub, ada: str, tmp_path: Path) -> None:
@@ -328,53 +344,18 @@ def test_it_stops_between_files_and_within_one(hub: LocalHub, ada: str, tmp_path
     assert len(hub.faults.asked("PUT /upload")) == 2
 
 
-def test_yank_says_why_and_keeps_what_was(hub: LocalHub, ada: str, tmp_path: Path) -> None:
-    upload, target = set_of(tmp_path, 6, 100), dataset(hub, ada, operations=3)
-    target.prepare()
-    before = target.put(upload, target.head(), unheard, NEVER).revision
-    target.remove("a secret\x1b[31m <script>`x`</script>\n# It was mine", whole=False)
-    repo = hub.dataset(REPO)
-    assert set(repo.head.files) == {".gitattributes", "README.md"}
-    card = hub.shelf.read(repo, "README.md").decode()
-    assert "    a secret [31m <script>`x`</script> # It was mine\n" in card
-    assert "earlier revisions" in card
-    assert set(upload.files) <= set(repo.commits[str(before)].files)
-    check_history(hub, repo)
-    # Another may be published there.
-    target.prepare()
-    assert target.head().manifest is None
-    target.put(upload, target.head(), unheard, NEVER)
-    assert set(upload.files) <= set(repo.head.files)
-
-
-def test_a_yank_that_loses_a_race_changes_nothing(
+def test_small_files_of_many_bytes_are_not_all_in_one_commit(
     hub: LocalHub, ada: str, tmp_path: Path
 ) -> None:
-    target = dataset(hub, ada)
+    names = tuple(f"sessions/part-{at:05}-{at:016x}.jsonl" for at in range(9))
+    upload, target = set_of(tmp_path, 1, 100, names), dataset(hub, ada)
+    for name in names:
+        (tmp_path / name).write_bytes(b'{"a": "%s"}\n' % (b"x" * 9_000_000))
     target.prepare()
-    target.put(set_of(tmp_path / "one", 1), target.head(), unheard, NEVER)
-    two = described(set_of(tmp_path / "one", 1).folder, set_of(tmp_path / "one", 1).files)
-    (tmp_path / "one" / "manifest.json").write_text('{"format": "rollout-explorer/dataset"}')
-    hub.faults.add(
-        "/commit/",
-        calling(lambda: dataset(hub, ada).put(two, dataset(hub, ada).head(), unheard, NEVER)),
-    )
-    with pytest.raises(HeadMoved):
-        target.remove("why", whole=False)
-    assert "manifest.json" in hub.dataset(REPO).head.files
-
-
-def test_deleting_it_whole(hub: LocalHub, ada: str, tmp_path: Path) -> None:
-    target = dataset(hub, ada)
-    target.prepare()
-    with pytest.raises(HubForbidden):
-        dataset(hub, hub.people.add("ada", "read")).remove("why", whole=True)
-    target.remove("why", whole=True)
-    assert hub.shelf.repos == {}
-    with pytest.raises(HubNotFound):
-        target.remove("why", whole=True)
-    with pytest.raises(HubNotFound):
-        target.remove("why", whole=False)
+    target.put(upload, target.head(), unheard, NEVER)
+    repo = hub.dataset(REPO)
+    assert len(repo.history) == 3
+    check_history(hub, repo)
 
 
 def test_a_file_that_is_not_there(hub: LocalHub, ada: str, tmp_path: Path) -> None:

@@ -205,6 +205,19 @@ def test_an_address_to_which_no_token_may_travel(endpoint: str) -> None:
         checked_endpoint(endpoint)
 
 
+def test_the_address_is_that_of_the_environment_where_none_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    assert checked_endpoint(None) == "https://huggingface.co"
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example/")
+    assert checked_endpoint(None) == "https://hub.example"
+    assert checked_endpoint("http://localhost:8090/") == "http://localhost:8090"
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
+    with pytest.raises(ConfigurationError):
+        checked_endpoint(None)
+
+
 def test_only_the_given_token_is_sent_under_our_own_name(
     hub: LocalHub, ada: str, tmp_path: Path
 ) -> None:

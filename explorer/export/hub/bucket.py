@@ -75,7 +75,12 @@ class Bucket:
                 api.list_bucket_tree(self.bucket_id, self.prefix or None, recursive=True)
             ),
         )
-        return [item.path.removeprefix(start) for item in items if isinstance(item, BucketFile)]
+        # The Hub compares letters: of `runs/1` it lists `runs/10/...`, too.
+        return [
+            item.path.removeprefix(start)
+            for item in items
+            if isinstance(item, BucketFile) and item.path.startswith(start)
+        ]
 
     def prepare(self) -> None:
         """The token, what is there; makes the bucket."""

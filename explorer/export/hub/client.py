@@ -57,12 +57,12 @@ T = TypeVar("T")
 
 
 def checked_endpoint(endpoint: str | None) -> str:
-    """The Hub's address.
+    """The Hub's address; `HF_ENDPOINT`'s where none is given, as everywhere with the Hub.
 
     Raises:
         ConfigurationError: a token would travel to it in the open.
     """
-    address = (endpoint or HUB).rstrip("/")
+    address = (endpoint or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     parts = urlsplit(address)
     here = parts.hostname in ("127.0.0.1", "::1", "localhost")
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):

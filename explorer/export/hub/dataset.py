@@ -42,6 +42,8 @@ from explorer.export.hub.target import (
 
 # The Hub takes more; a commit of thousands is slow there, and one lost answer costs them all.
 OPERATIONS = 500
+# Bytes: what the Hub may take for a small file, and the most of such in one commit.
+_SMALL, _INSIDE = 10 * 1024 * 1024, 64 * 1024 * 1024
 _LARGEST_MANIFEST = 512 * 1024 * 1024
 _WITHDRAWN = "---\ntags:\n- withdrawn\n---\n\n"
 
@@ -113,32 +115,46 @@ class HubDataset:
         return pushing.put(head, listener)
 
     def remove(self, reason: str, whole: bool) -> None:
-        """Yank: the files go and the card says why; earlier revisions keep them. `whole`:
-        the repository goes."""
-        repository, api = self.repository, self.client.api
-        if whole:
-            self.client.call(
-                f"delete {self.repo_id}",
-                lambda: api.delete_repo(self.repo_id, repo_type="dataset"),
-                lambda: None if repository.info() else True,
-            )
-            return
+        """Yank: our files go and the card says why; earlier revisions keep them. `whole`:
+        the repository goes, where it holds nothing else."""
+        repository = self.repository
         info = repository.info()
         if info is None or info.sha is None:
             raise HubNotFound(f"{self.title} is not there")
-        # What names the files goes with the first commit; they go with it, or after it.
-        names = sorted(names_of(info) - {ATTRIBUTES, CARD}, key=lambda name: name != MANIFEST)
+        names = names_of(info)
+        if whole and names <= {ATTRIBUTES}:
+            self._delete()
+            return
+        ours, others = repository.files_of_ours(names, self.head().manifest)
+        if whole and others:
+            raise HubConflict(
+                f"{self.title} holds something else, too ({ascii(min(others))[:80]} for one); "
+                "withdraw the dataset only, or delete the repository on its settings page"
+            )
+        if whole:
+            self._delete()
+            return
         text = (_WITHDRAWN + withdrawn_card(reason)).encode()
         card, shown = (
             CommitOperationAdd(CARD, text),
             [LocalFile(CARD, Path(), digests_of(text))],
         )
-        operations = [card, *(CommitOperationDelete(name, is_folder=False) for name in names)]
+        # What names the files goes with the first commit; they go with it, or after it.
+        gone = sorted(ours, key=lambda name: (name != MANIFEST, name))
+        operations = [card, *(CommitOperationDelete(name, is_folder=False) for name in gone)]
         parent = info.sha
         for start in range(0, len(operations), self.operations):
             piece = operations[start : start + self.operations]
             parent = commit(repository, piece, parent, "Withdraw the dataset", shown)
             shown = []
+
+    def _delete(self) -> None:
+        repository, api = self.repository, self.client.api
+        self.client.call(
+            f"delete {self.repo_id}",
+            lambda: api.delete_repo(self.repo_id, repo_type="dataset"),
+            lambda: None if repository.info() else True,
+        )
 
 
 @dataclass
@@ -231,8 +247,7 @@ class _Pushing:
         """The revision that has everything."""
         target = self.target
         last = [ready.pop(name) for name in self.upload.last if name in ready]
-        data, room = list(ready.values()), max(target.operations - len(last), 1)
-        pieces = [data[start : start + room] for start in range(0, len(data), room)] or [[]]
+        pieces = _pieces(list(ready.values()), max(target.operations - len(last), 1))
         pieces[-1] = [*pieces[-1], *last]
         for number, piece in enumerate(pieces, start=1):
             if not piece:
@@ -254,6 +269,22 @@ class _Pushing:
                     f"{self.target.title} does not show {file.path} as it was sent; something "
                     "there, such as a .gitignore, keeps it out: look at it before you use it"
                 )
+
+
+def _pieces(data: list[CommitOperationAdd], room: int) -> list[list[CommitOperationAdd]]:
+    """What goes into each commit; at least one piece, which may be empty."""
+    pieces: list[list[CommitOperationAdd]] = [[]]
+    inside = 0
+    for operation in data:
+        # A small file may travel inside the commit, which is built in memory.
+        size = operation.upload_info.size
+        weight = size if size <= _SMALL else 0
+        if len(pieces[-1]) == room or inside + weight > _INSIDE:
+            pieces.append([])
+            inside = 0
+        pieces[-1].append(operation)
+        inside += weight
+    return pieces
 
 
 def commit(

@@ -20,6 +20,15 @@ def is_ours(manifest: bytes) -> bool:
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
+def folders_of(manifest: bytes) -> set[str]:
+    """The folders that one of ours has its files in.
+
+    Raises:
+        HubConflict: it cannot be read so far.
+    """
+    return {name.split("/")[0] for name in named_files(manifest)}
+
+
 def named_files(manifest: bytes) -> list[str]:
     """Every data file that one of ours names, of whatever version.
 

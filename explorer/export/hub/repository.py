@@ -14,7 +14,7 @@ from huggingface_hub import DatasetInfo, RepoFile
 
 from explorer.errors import HubConflict, HubNotFound
 from explorer.export.hub.client import HubClient
-from explorer.export.hub.ours import is_ours
+from explorer.export.hub.ours import folders_of, is_ours
 from explorer.export.hub.reading import Digests
 from explorer.export.hub.target import CARD, MANIFEST
 
@@ -126,6 +126,26 @@ class Repository:
                 f"{self.title} holds something else ({ascii(foreign[0])[:80]} for one), and "
                 "nothing is written over; choose another name"
             )
+
+    def files_of_ours(
+        self, names: set[str], manifest: bytes | None
+    ) -> tuple[set[str], set[str]]:
+        """What is ours to take away, and what is somebody else's. Files that no manifest names
+        yet are ours, too: those of an upload that did not come to its end.
+
+        Raises:
+            HubNotFound: nothing there is ours.
+        """
+        data = names - {ATTRIBUTES, CARD}
+        if manifest is None:
+            if not self._begun_by_us():
+                raise HubNotFound(f"{self.title} has no dataset of ours")
+            return data, set()
+        if not is_ours(manifest):
+            raise HubNotFound(f"{self.title} has no dataset of ours")
+        folders = folders_of(manifest)
+        ours = {name for name in data if name == MANIFEST or name.split("/")[0] in folders}
+        return ours, data - ours
 
     def _begun_by_us(self) -> bool:
         """Whether everything in it is of a publishing of ours that did not come to its end."""

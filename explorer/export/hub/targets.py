@@ -40,7 +40,7 @@ def target_of(
     Args:
         where: one of `FORMS`.
         token: of the person who publishes; nothing else is ever used.
-        endpoint: the Hub's address; None is huggingface.co.
+        endpoint: the Hub's address; None is that of `HF_ENDPOINT`, or huggingface.co.
 
     Raises:
         HubNameInvalid: no place can be called so.
