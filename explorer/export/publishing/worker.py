@@ -23,7 +23,7 @@ from explorer.access.audit import AuditLog, Entry, Event
 from explorer.errors import ExplorerError, StoreFailed
 from explorer.export.card.choice import choice_from_json
 from explorer.export.dataset.planning import Source
-from explorer.export.hub.target import Target
+from explorer.export.hub.target import MANIFEST, Target
 from explorer.export.publishing.approved import Approved, ChangedSince
 from explorer.export.publishing.jobs import ENDED, Job, JobBook, State, Wants
 from explorer.export.publishing.leaves import Leaves
@@ -194,7 +194,7 @@ class Worker:
         token = means.leaves.token(job.job_id)
         order = await asyncio.to_thread(self._order, job)
         told = self._told(job.job_id)
-        await asyncio.to_thread(means.folder.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(_ready, folder)
         waits = job.wants is Wants.PUBLISH and token is None and needs_token(job.choices.target)
         if job.wants is Wants.FILES or (waits and not job.files):
             await self._prepare(job, order, now)
@@ -322,6 +322,13 @@ class Worker:
             old = job.files and job.updated_us < before
             if old and (job.state in ENDED or job.state is State.WAITING):
                 await asyncio.to_thread(self.remove_files, job.job_id)
+
+
+def _ready(folder: Path) -> None:
+    """The folder is new, or holds a whole dataset of an earlier try."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_dir() and not (folder / MANIFEST).is_file():
+        shutil.rmtree(folder)
 
 
 def _disk_words(error: OSError) -> str:
