@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,31 +27,29 @@ from explorer.trace.verdict import Judgement
 _SAMPLED = REASON_CODES[MaskReason.SAMPLED]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The sampled tokens of one call of a path, and whether they train in this row."""
+class Stretch(NamedTuple):
+    """The sampled tokens of one call of a path, and whether they train in this row.
+
+    Attributes:
+        version: the weight version that they all have; None where nobody told, or two did.
+    """
 
     call: Call
     start: int
     end: int
     owned: bool
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One training sequence.
-
-    Attributes:
-        gaps: where `versions` has none.
-    """
+    """One training sequence."""
 
     stretches: tuple[Stretch, ...]
     token_ids: IdArray
     loss_mask: NDArray[np.int8]
     reasons: NDArray[np.int8]
     logprobs: LogprobArray
-    versions: NDArray[np.int64]
-    gaps: NDArray[np.bool_]
 
     @property
     def leaf(self) -> Call:
@@ -139,7 +138,8 @@ def _check(call: Call, mask: CallMask, length: int, covered: set[CallId]) -> Non
     if mask.length != length or logprobs is None or logprobs.size != length - mask.prompt_len:
         raise RecordInconsistent(f"call {call.call_id}: ids, logprobs and mask do not fit")
     known = np.isfinite(logprobs)
-    if not known.all() and not known[mask.completion_bits() == 1].all():
+    every = np.count_nonzero(known) == known.size
+    if not every and not known[mask.completion_bits() == 1].all():
         raise RecordInconsistent(f"call {call.call_id}: a token trains without a logprob")
 
 
@@ -167,7 +167,6 @@ def _row(
     length = int(token_ids.size)
     reasons = np.full(length, -1, np.int8)
     logprobs = np.full(length, np.nan, np.float32)
-    versions, gaps = np.zeros(length, np.int64), np.ones(length, np.bool_)
     stretches = []
     for call_id in tree.path(leaf):
         call, mask = by_id[call_id], judgement.masks[call_id]
@@ -178,11 +177,9 @@ def _row(
                 reason = MaskReason.OWNED_BY_OTHER_ROW
             reasons[span.start : span.end] = REASON_CODES[reason]
         start, end = mask.prompt_len, mask.length
-        stretches.append(Stretch(call, start, end, not again))
+        version = None if crossed_versions(call) else call.weight_version_start
+        stretches.append(Stretch(call, start, end, not again, version))
         if call.logprobs is not None and call.logprobs.size == end - start:
             logprobs[start:end] = call.logprobs
-        version = call.weight_version_start
-        if version is not None and not crossed_versions(call):
-            versions[start:end], gaps[start:end] = version, False
     trains = (reasons == _SAMPLED).astype(np.int8)
-    return Row(tuple(stretches), token_ids, trains, reasons, logprobs, versions, gaps)
+    return Row(tuple(stretches), token_ids, trains, reasons, logprobs)

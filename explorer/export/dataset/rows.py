@@ -24,7 +24,7 @@ from explorer.export.dataset.values import (
     json_text,
     list_array,
     logprob_array,
-    valid,
+    text_array,
     version_array,
 )
 from explorer.records import Call, CallId, EventKind, RolloutRecord
@@ -38,6 +38,7 @@ from explorer.trace.verdict import Judgement
 
 BATCH_BYTES = 8 * 1024 * 1024
 BATCH_ROWS = 512
+_USUAL = 32_768
 
 # Reads the request and the reply of a call as text, None where there is none or it is none.
 Texts = Callable[[CallId], tuple[str | None, str | None]]
@@ -143,8 +144,9 @@ class Gatherer:
         found = findings_by_call(judgement.findings)
         for call in sorted(record.calls, key=lambda call: (call.sequence, call.call_id)):
             request, reply = texts(call.call_id)
-            made = digests.of(call) | _decided(judgement, call)
-            made |= {
+            made = {
+                **digests.of(call),
+                **_decided(judgement, call),
                 "prefix_of": call.stored_parent_id,
                 "findings": [item.code for item in found.get(call.call_id, ())],
                 "request": request,
@@ -229,15 +231,23 @@ def _sequence(row: Row, judgement: Judgement) -> dict[str, Any]:
         "loss_mask": row.loss_mask,
         "mask_reasons": row.reasons,
         "logprobs": row.logprobs,
-        "weight_versions": Versions(row.versions, row.gaps),
+        "weight_versions": Versions(
+            int(row.token_ids.size),
+            [
+                (part.start, part.end, part.version)
+                for part in parts
+                if part.version is not None
+            ],
+        ),
     }
 
 
 def _size(call: Call, made: Mapping[str, Any]) -> int:
     """About the bytes of a call's row."""
-    arrays = (call.prompt_delta, call.completion, call.logprobs)
-    size = 2000 + sum(array.nbytes for array in arrays if array is not None)
-    size += len(call.top_logprobs or b"") + 64 * len(made["message_digests"])
+    size = 2000 + len(call.top_logprobs or b"") + 64 * len(made["message_digests"])
+    for array in (call.prompt_delta, call.completion, call.logprobs):
+        if array is not None:
+            size += array.nbytes
     return size + 4 * (len(made["request"] or "") + len(made["reply"] or ""))
 
 
@@ -263,11 +273,26 @@ def _decided(judgement: Judgement, call: Call) -> dict[str, Any]:
 def _codes(mask: CallMask | None) -> np.ndarray[Any, np.dtype[np.int8]] | None:
     if mask is None:
         return None
-    codes = np.full(mask.length - mask.prompt_len, -1, np.int8)
-    for span in mask.completion:
-        first, last = span.start - mask.prompt_len, span.end - mask.prompt_len
-        codes[first:last] = REASON_CODES[span.reason]
+    before, size = mask.prompt_len, mask.length - mask.prompt_len
+    spans = [span for span in mask.own if span.start >= before]
+    if len(spans) == 1 and spans[0].start == before and spans[0].end == mask.length:
+        return _uniform(REASON_CODES[spans[0].reason], size)
+    codes = np.full(size, -1, np.int8)
+    for span in spans:
+        codes[span.start - before : span.end - before] = REASON_CODES[span.reason]
     return codes
+
+
+def _uniform(code: int, size: int) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """An array of one code; those of usual length are parts of one that is kept."""
+    return _kept(code)[:size] if size <= _USUAL else np.full(size, code, np.int8)
+
+
+@lru_cache(maxsize=32)
+def _kept(code: int) -> np.ndarray[Any, np.dtype[np.int8]]:
+    made = np.full(_USUAL, code, np.int8)
+    made.flags.writeable = False
+    return made
 
 
 def _batch(config: str, held: Sequence[_Held]) -> Any:
@@ -286,6 +311,8 @@ def _batch(config: str, held: Sequence[_Held]) -> Any:
             values = [row[name] for row in made]
         else:
             values = list(map(attrgetter(name), stored))
+        if name in _BYTES:
+            values = [None if value is None else value.hex() for value in values]
         array = _array(config, kind, wanted, values)
         if needed and array.null_count:
             raise RecordInconsistent(f"{config}: `{name}` is missing in a row")
@@ -300,23 +327,26 @@ def _array(config: str, kind: str, wanted: Any, values: list[Any]) -> Any:
         return logprob_array(values, numbers_only=config == "sequences")
     if kind == "ints" and isinstance(values[0], Versions):
         return version_array(values)
-    if values.count(None) == len(values):
-        return pa.nulls(len(values), wanted)
-    read = _READERS.get(kind)
-    if kind == "text":
-        # Nearly all of it is plain, and most of a dataset's columns are text.
+    if values.count(values[0]) == len(values):
+        if values[0] is None:
+            return pa.nulls(len(values), wanted)
+        # Much is the same in all rows of a batch. Equal numbers and JSON may be told apart.
+        if kind in ("text", "bool"):
+            one = _array(config, "one", wanted, values[:1])
+            return pa.repeat(one[0], len(values))
+    if kind in ("text", "texts", "one"):
+        return text_array(values, wanted)
+    if kind == "json":
         values = [
-            value
-            if value is None or (isinstance(value, str) and value.isascii())
-            else valid(value)
+            None if value is None else _json(value) if value else _EMPTY[type(value)]
             for value in values
         ]
-    elif read is not None:
-        values = [None if value is None else read(value) for value in values]
     return pa.array(values, type=wanted)
 
 
 _schema = lru_cache(schema_of)
+# Digests, which are the only texts that the record has as bytes.
+_BYTES = frozenset(("chain_hash",))
 _KINDS = {
     config: tuple((column.name, column.kind, column.needed) for column in columns)
     for config, columns in CONFIGS.items()
@@ -325,14 +355,7 @@ _KINDS = {
 
 def _json(value: Any) -> str:
     """Bytes are JSON already, exactly as they came."""
-    if not value:
-        return _EMPTY[type(value)]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else json_text(value)
 
 
 _EMPTY: dict[Any, str] = {dict: "{}", list: "[]", tuple: "[]", str: '""', bytes: ""}
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "json": _json,
-    "texts": lambda values: [valid(value) for value in values],
-}

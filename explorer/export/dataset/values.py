@@ -7,6 +7,7 @@ Must not know: which columns there are, files.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,21 @@ def valid(text: Any) -> str | None:
         return None
     found = text.hex() if isinstance(text, bytes) else str(text)
     return found if found.isascii() else str(clean(found))
+
+
+def text_array(values: Sequence[Any], wanted: Any) -> Any:
+    """A column of texts, or of lists of texts, none of them bytes; what is no valid Unicode
+    or no text is written out."""
+    # Nearly all of it is plain text, and most of a dataset's columns are: Arrow is asked first.
+    with contextlib.suppress(UnicodeEncodeError, pa.ArrowException):
+        return pa.array(values, type=wanted)
+    if pa.types.is_list(wanted):
+        made: list[Any] = [
+            None if value is None else [valid(each) for each in value] for value in values
+        ]
+    else:
+        made = [valid(value) for value in values]
+    return pa.array(made, type=wanted)
 
 
 def list_array(values: Sequence[np.ndarray[Any, Any] | None], kind: Any) -> Any:
@@ -65,30 +81,37 @@ def logprob_array(values: Sequence[LogprobArray | None], *, numbers_only: bool) 
     np.cumsum(sizes, out=offsets[1:])
     present = [value for value in values if value is not None]
     flat = np.concatenate(present) if present else np.zeros(0, np.float32)
-    missing = ~np.isfinite(flat)
-    if not numbers_only:
-        missing = flat.view(np.uint32) == NULL_LOGPROB_BITS
-    return _listed(
-        offsets, pa.array(flat, type=pa.float32(), mask=missing, from_pandas=False), values
-    )
+    known = np.isfinite(flat) if numbers_only else flat.view(np.uint32) != NULL_LOGPROB_BITS
+    return _listed(offsets, _masked(flat, known, pa.float32()), values)
 
 
 class Versions(NamedTuple):
-    """Whole numbers, and where there is none."""
+    """A row of whole numbers that are the same over long stretches: `(start, end, number)`,
+    null elsewhere."""
 
-    numbers: np.ndarray[Any, np.dtype[np.int64]]
-    gaps: np.ndarray[Any, np.dtype[np.bool_]]
+    length: int
+    runs: Sequence[tuple[int, int, int]]
 
 
 def version_array(values: Sequence[Versions]) -> Any:
     """A list column of whole numbers."""
     offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([numbers.size for numbers, _ in values], out=offsets[1:])
-    if not values:
-        return pa.array([], type=pa.list_(pa.int64()))
-    flat = np.concatenate([numbers for numbers, _ in values])
-    missing = np.concatenate([gaps for _, gaps in values])
-    return _listed(offsets, pa.array(flat, type=pa.int64(), mask=missing), values)
+    np.cumsum([row.length for row in values], out=offsets[1:])
+    flat = np.zeros(offsets[-1], np.int64)
+    known = np.zeros(offsets[-1], np.bool_)
+    for row, begin in zip(values, offsets.tolist(), strict=False):
+        for start, end, number in row.runs:
+            flat[begin + start : begin + end] = number
+            known[begin + start : begin + end] = True
+    return _listed(offsets, _masked(flat, known, pa.int64()), values)
+
+
+def _masked(
+    flat: np.ndarray[Any, Any], known: np.ndarray[Any, np.dtype[np.bool_]], kind: Any
+) -> Any:
+    """An array over the same memory, null where a value is not known."""
+    bits = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(kind, flat.size, [bits, pa.py_buffer(flat)])
 
 
 def _listed(offsets: np.ndarray[Any, Any], flat: Any, rows: Sequence[Any]) -> Any:
