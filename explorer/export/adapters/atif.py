@@ -41,7 +41,8 @@ class Atif(Adapter):
         "where it parts or has side calls (they share `session_id`; a step that an earlier one "
         "has is marked as copied). As ATIF has no mask, ids and logprobs stand only with "
         "replies all of whose tokens train; the others are text. Reward, verdict and ids of "
-        "calls are in `extra`. Not in it: calls whose texts are not there."
+        "calls are in `extra`. Not in it: calls whose texts are not there. Prompts' ids repeat "
+        "themselves: its size grows with the square of a conversation's length."
     )
 
     def add(self, subject: Subject) -> Iterable[File]:
