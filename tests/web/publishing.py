@@ -23,7 +23,7 @@ OPERATOR = Caller(Role.OPERATOR, How.OPERATOR_TOKEN)
 DAY_US = 24 * 3600 * 1_000_000
 SCRIPT = [{"text": "an answer"}]
 SECRET = "ghp_" + "a1B2" * 9
-ORDER = {"title": "A set", "licence": "cc-by-4.0"}
+ORDER: dict[str, Any] = {"title": "A set", "licence": "cc-by-4.0"}
 
 
 @dataclass

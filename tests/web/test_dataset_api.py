@@ -103,6 +103,31 @@ def test_it_is_published_as_it_was_seen_and_the_token_is_nowhere(site: Publishin
     assert site.live.application.publishing.desk.leaves.token(job["job_id"]) is None
 
 
+def test_a_program_publishes_in_one_step(site: Publishing) -> None:
+    made = site.post(
+        "/api/v1/datasets",
+        **ORDER,
+        query="run=good",
+        target="ada/one-step",
+        dry_run=False,
+        token=site.token,
+    )
+    assert made["state"] == "queued"
+    assert made["dry_run"] is False
+    assert site.until(made["job_id"], "done", "failed")["state"] == "done"
+    again = site.post(
+        "/api/v1/datasets",
+        **ORDER,
+        query="run=good",
+        target="ada/one-step",
+        dry_run=False,
+        token=site.token,
+    )
+    done = site.until(again["job_id"], "done", "failed")
+    assert done["result"]["nothing_new"] is True
+    assert done["result"]["already"] == 2
+
+
 def test_what_was_done_is_in_the_audit_log(site: Publishing) -> None:
     job = site.dry_run(query="run=good", target="ada/told")
     site.post(f"/api/v1/datasets/{job['job_id']}/publish", token=site.token)

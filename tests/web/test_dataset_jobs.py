@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from explorer.access.grants import State as GrantState
@@ -25,12 +34,12 @@ def hub() -> Iterator[LocalHub]:
         yield made
 
 
-def _uploading(site: Publishing, target: str, **more: str) -> str:
+def _uploading(site: Publishing, target: str) -> str:
     """A job that hangs in the middle of its upload."""
     site.hub.faults.add(UPLOAD, waiting(1.5), first=2)
     job = site.dry_run(query="run=good", target=target)
     assert job["state"] == "written", job
-    site.post(f"/api/v1/datasets/{job['job_id']}/publish", token=site.token, **more)
+    site.post(f"/api/v1/datasets/{job['job_id']}/publish", token=site.token)
     site.until(job["job_id"], "publishing")
     return str(job["job_id"])
 
@@ -176,3 +185,79 @@ def test_files_are_removed_when_they_were_kept_long_enough(
             site.job(job_id)
         assert site.until(job_id, "written")["files"] is False
         assert not folder.exists()
+
+
+class Process:
+    """`rollout-explorer serve` in a process of its own, which can be killed."""
+
+    def __init__(self, store: Path, hub: LocalHub) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        environment = os.environ | {
+            "ROLLOUT_EXPLORER_ADMIN_TOKEN": "rx-test-token-of-the-operator",
+            "ROLLOUT_EXPLORER_HUB_ENDPOINT": hub.url,
+        }
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "explorer", "serve", "--engine", "tiny"),
+                *("--store", str(store), "--port", self.url.rpartition(":")[2]),
+            ],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Process:
+        for _ in range(300):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/healthz").status_code == 200:
+                    return self
+            time.sleep(0.1)
+        raise AssertionError("the server did not start")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(20)
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"authorization": "Bearer rx-test-token-of-the-operator"}
+        answer = httpx.request(
+            method, f"{self.url}/api/v1{path}", json=body, headers=headers, timeout=30
+        )
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    def until(self, job_id: str, *states: str) -> Any:
+        for _ in range(600):
+            job = self.api("GET", f"/datasets/{job_id}")
+            if job["state"] in states:
+                return job
+            time.sleep(0.05)
+        raise AssertionError(job)
+
+
+def test_kill_9_in_the_middle_of_an_upload_loses_nothing(hub: LocalHub, tmp_path: Path) -> None:
+    store, token = tmp_path / "s.duckdb", hub.people.add("ada")
+    with publishing(store, hub, token) as site:
+        site.rollout("one", run="good")
+    hub.faults.add(UPLOAD, waiting(2), first=2)
+    with Process(store, hub) as killed:
+        body = ORDER | {"query": "run=good", "target": "ada/killed"}
+        job_id = killed.api("POST", "/datasets", body)["job_id"]
+        seen = killed.until(job_id, "written", "failed")["result"]["manifest_sha256"]
+        killed.api("POST", f"/datasets/{job_id}/publish", {"token": token})
+        killed.until(job_id, "publishing", "done", "failed")
+        while len(hub.faults.asked(UPLOAD)) < 2:
+            time.sleep(0.02)
+    files = hub.shelf.repos["dataset", "ada/killed"].head.files
+    assert "manifest.json" not in files
+    with Process(store, hub) as again:
+        assert again.until(job_id, "waiting", "done", "failed")["state"] == "waiting"
+        again.api("POST", f"/datasets/{job_id}/go-on", {"token": token})
+        job = again.until(job_id, "done", "failed")
+    assert job["state"] == "done", job
+    assert job["result"]["manifest_sha256"] == seen
+    repo = hub.shelf.repos["dataset", "ada/killed"]
+    there = hub.shelf.content(repo.head.files["manifest.json"])
+    assert hashlib.sha256(there).hexdigest() == seen

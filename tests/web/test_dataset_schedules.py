@@ -40,6 +40,8 @@ def schedule(site: Publishing, status: int = 201, **more: Any) -> Any:
 def look(site: Publishing) -> None:
     """The next look is due: tests do not wait a minute."""
     desk = site.live.application.publishing.desk
+    assert desk.looks is not None
+    assert desk.worker is not None
     desk.looks.look_again()
     for each in desk.schedules.all:
         if each.next_us is not None:
