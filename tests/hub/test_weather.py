@@ -103,6 +103,11 @@ def test_a_wait_that_is_too_long_is_told_and_not_waited(hub: LocalHub, ada: str)
 def test_tries_have_an_end(hub: LocalHub, ada: str) -> None:
     for status, kind in ((503, HubUnavailable), (429, HubRateLimited)):
         fault = hub.faults.add("whoami", failing(status), times=99)
+        with pytest.raises(kind, match=f"answered {status}, 4 times, at {hub.url}"):
+            dataset(hub, ada).prepare()
+        assert fault.seen == 4
+        hub.faults.clear()
+        fault = hub.faults.add("/create", failing(status), times=99)
         with pytest.raises(kind, match=f"answered {status}, 5 times"):
             dataset(hub, ada).prepare()
         assert fault.seen == 5

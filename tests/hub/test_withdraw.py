@@ -116,7 +116,7 @@ def test_deleting_it_whole(hub: LocalHub, ada: str, tmp_path: Path) -> None:
             target.put(upload, target.head(), unheard, NEVER)
         if how == "withdrawn":
             target.remove("why", whole=False)
-        with pytest.raises(HubForbidden):
+        with pytest.raises(HubForbidden, match="`manage-repos`; withdraw the dataset without"):
             dataset(hub, hub.people.add("ada", "read")).remove("why", whole=True)
         target.remove("why", whole=True)
         assert hub.shelf.repos == {}

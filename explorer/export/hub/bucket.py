@@ -89,8 +89,7 @@ class Bucket:
                 f"publishing to {self.title} needs a token of your own with the scope "
                 "`contribute-repos` or `write`; none was given, and none is looked for"
             )
-        api = self.client.api
-        self.client.call("learn whose token it is", api.whoami)
+        self.client.greet()
         if self._info() is None:
             self._create()
         info = self._info()

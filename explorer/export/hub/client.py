@@ -52,6 +52,7 @@ from explorer.export.hub.wire import Patience, TryAgain, publishing
 HUB = "https://huggingface.co"
 AGENT = f"rollout-explorer/{__version__}"
 _PIECE = 1 << 20
+_GREETINGS = 4
 
 T = TypeVar("T")
 
@@ -96,6 +97,16 @@ class HubClient:
     def until(self, stop: threading.Event) -> HubClient:
         """The same, but stopped by `stop`."""
         return replace(self, stop=stop)
+
+    def greet(self) -> None:
+        """First contact: whose token it is. An address where nobody answers is told soon.
+
+        Raises:
+            HubUnauthorised: the Hub takes no such token.
+        """
+        patience = replace(self.patience, tries=min(self.patience.tries, _GREETINGS))
+        brief = replace(self, patience=patience)
+        brief.call("learn whose token it is", self.api.whoami)
 
     @property
     def api(self) -> HfApi:
@@ -174,8 +185,8 @@ class HubClient:
             )
         if tried >= self.patience.tries:
             raise kind(
-                f"could not {what}: {again.why}, {tried} times; publish again later, it goes "
-                "on where it was"
+                f"could not {what}: {again.why}, {tried} times, at {self.endpoint}; publish "
+                "again later, it goes on where it was"
             )
         self.stop.wait(self.patience.wait(tried, again.asked))
         go_on(self.stop)

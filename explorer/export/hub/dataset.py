@@ -18,7 +18,13 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-from explorer.errors import HeadMoved, HubConflict, HubNotFound, HubUnauthorised
+from explorer.errors import (
+    HeadMoved,
+    HubConflict,
+    HubForbidden,
+    HubNotFound,
+    HubUnauthorised,
+)
 from explorer.export.hub.client import HubClient
 from explorer.export.hub.reading import Account, Reading, digests, digests_of
 from explorer.export.hub.repository import (
@@ -78,7 +84,7 @@ class HubDataset:
                 "`contribute-repos` or `write`; none was given, and none is looked for"
             )
         repository = self.repository
-        self.client.call("learn whose token it is", self.client.api.whoami)
+        self.client.greet()
         if repository.info() is None:
             repository.create(self.private)
         info = repository.info()
@@ -150,11 +156,18 @@ class HubDataset:
 
     def _delete(self) -> None:
         repository, api = self.repository, self.client.api
-        self.client.call(
-            f"delete {self.repo_id}",
-            lambda: api.delete_repo(self.repo_id, repo_type="dataset"),
-            lambda: None if repository.info() else True,
-        )
+        try:
+            self.client.call(
+                f"delete {self.repo_id}",
+                lambda: api.delete_repo(self.repo_id, repo_type="dataset"),
+                lambda: None if repository.info() else True,
+            )
+        except HubForbidden as error:
+            raise HubForbidden(
+                f"could not delete {self.repo_id}: that needs a token with `write` or "
+                "`manage-repos`; withdraw the dataset without deleting its repository, or "
+                "delete it on its settings page"
+            ) from error
 
 
 @dataclass
