@@ -49,6 +49,8 @@
       ConfigurationError   the settings cannot work; the message says what to change
 
 Findings are data (`records.Finding`), never exceptions.
+
+Size: one list, so that nobody has to look in two places for what may be raised.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from explorer.demo.group import run_group
 from explorer.engine.tiny import TinyEngine
 from explorer.export.adapters.atif import Atif
-from explorer.export.adapters.base import Adapter, File, Line, Row, Subject
 from explorer.export.adapters.graph import Graph
 from explorer.export.adapters.registry import ADAPTERS, adapters_of
 from explorer.export.adapters.sessions import Sessions
 from explorer.export.adapters.spoken import Reader
 from explorer.export.adapters.verifiers import Verifiers
+from explorer.export.dataset.adapter import Adapter, File, Line, Row, Subject
 from explorer.export.dataset.checking import check_dataset
 from explorer.export.dataset.extras import rows_batch
 from explorer.export.dataset.making import Shape, make_dataset

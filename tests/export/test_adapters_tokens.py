@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explorer.errors import InvalidValue, RecordInconsistent
-from explorer.export.adapters.base import Adapter, File, Layout, Line, Row, Subject
 from explorer.export.adapters.calls_jsonl import CallsJsonl
 from explorer.export.adapters.dpo import MOST_PAIRS, Dpo
 from explorer.export.adapters.grpo import Grpo
@@ -26,6 +25,7 @@ from explorer.export.adapters.sft import Sft
 from explorer.export.adapters.summary import COLUMNS, Summary
 from explorer.export.adapters.training_traces import TrainingTraces
 from explorer.export.cells import csv_line, one_line
+from explorer.export.dataset.adapter import Adapter, File, Layout, Line, Row, Subject
 from explorer.export.dataset.extras import rows_batch
 from explorer.export.dataset.schema import TYPE_WORDS
 from explorer.integrations.contract import read_trace

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from explorer.export.adapters.atif import Atif
-from explorer.export.adapters.base import File, Line, Subject
 from explorer.export.adapters.graph import Graph
 from explorer.export.adapters.sessions import Sessions
 from explorer.export.adapters.spoken import Reader
 from explorer.export.adapters.verifiers import Verifiers
+from explorer.export.dataset.adapter import File, Line, Subject
 from explorer.export.readers import atif as atif_reader
 from explorer.export.readers import verifiers as verifiers_reader
 from explorer.records import BodyKind, CallId, CallStatus

@@ -17,11 +17,11 @@ from typing import Any
 
 import orjson
 
-from explorer.export.adapters.base import Adapter, File, Layout, Subject
 from explorer.export.adapters.graph import Graph, Said
 from explorer.export.adapters.kept import Trained, policy_sha256, stem_of
 from explorer.export.adapters.moments import iso
 from explorer.export.adapters.spoken import Message, ToolCall
+from explorer.export.dataset.adapter import Adapter, File, Layout, Subject
 from explorer.records import Call
 from explorer.trace.assemble import wide
 from explorer.trace.jsontext import dump

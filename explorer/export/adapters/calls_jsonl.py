@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from explorer.export.adapters.base import Adapter, Layout, Line, Subject
 from explorer.export.adapters.kept import Trained, policy_sha256
+from explorer.export.dataset.adapter import Adapter, Layout, Line, Subject
 from explorer.records import Call
 from explorer.trace.assemble import exported_calls, wide
 from explorer.trace.jsontext import dump

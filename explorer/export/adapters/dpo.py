@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from explorer.export.adapters.base import Adapter, Layout, Row, Subject
 from explorer.export.adapters.kept import Trained
+from explorer.export.dataset.adapter import Adapter, Layout, Row, Subject
 from explorer.export.dataset.schema import Column
 from explorer.records import Call, CallId, IdArray, RolloutRecord
 from explorer.trace.assemble import exported_calls

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from explorer.errors import RecordInconsistent
-from explorer.export.adapters.base import Adapter, Layout, Row, Subject
 from explorer.export.adapters.kept import FACTS, Trained, facts_of, numbers_only, sampling_of
+from explorer.export.dataset.adapter import Adapter, Layout, Row, Subject
 from explorer.export.dataset.paths import Row as Path
 from explorer.export.dataset.paths import path_row
 from explorer.export.dataset.schema import Column

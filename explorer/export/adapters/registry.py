@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from explorer.errors import InvalidValue
 from explorer.export.adapters.atif import Atif
-from explorer.export.adapters.base import Adapter
 from explorer.export.adapters.calls_jsonl import CallsJsonl
 from explorer.export.adapters.dpo import Dpo
 from explorer.export.adapters.grpo import Grpo
@@ -19,6 +18,7 @@ from explorer.export.adapters.sft import Sft
 from explorer.export.adapters.summary import Summary
 from explorer.export.adapters.training_traces import TrainingTraces
 from explorer.export.adapters.verifiers import Verifiers
+from explorer.export.dataset.adapter import Adapter
 
 _KINDS: tuple[type[Adapter], ...] = (
     *(TrainingTraces, Sft, Grpo, Dpo, CallsJsonl, Verifiers, Atif, Sessions),

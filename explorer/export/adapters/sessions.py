@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from explorer.export.adapters.base import Adapter, File, Layout, Subject
 from explorer.export.adapters.graph import Graph, Said
 from explorer.export.adapters.kept import Trained, stem_of
+from explorer.export.dataset.adapter import Adapter, File, Layout, Subject
 from explorer.trace.jsontext import dump
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from explorer.export.adapters.base import Adapter, Layout, Row, Subject
 from explorer.export.adapters.kept import FACTS, facts_of, numbers_only
+from explorer.export.dataset.adapter import Adapter, Layout, Row, Subject
 from explorer.export.dataset.paths import training_rows
 from explorer.export.dataset.schema import Column
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from explorer.export.adapters.base import Adapter, Layout, Line, Subject
 from explorer.export.adapters.moments import iso
 from explorer.export.cells import csv_line
+from explorer.export.dataset.adapter import Adapter, Layout, Line, Subject
 from explorer.export.dataset.rows import closed_us
 from explorer.records import CallStatus, Grade
 from explorer.trace.refusals import refusals

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from explorer.export.adapters.base import Adapter, File, Layout, Subject
 from explorer.export.adapters.kept import stem_of
+from explorer.export.dataset.adapter import Adapter, File, Layout, Subject
 from explorer.trace.assemble import training_trace
 from explorer.trace.refusals import refusals
 

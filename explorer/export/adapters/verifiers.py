@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from explorer.export.adapters.base import Adapter, Layout, Line, Subject
 from explorer.export.adapters.graph import Graph, Said
 from explorer.export.adapters.kept import Trained, policy_sha256, sampling_of
 from explorer.export.adapters.spoken import Message
+from explorer.export.dataset.adapter import Adapter, Layout, Line, Subject
 from explorer.records import Call, RolloutRecord
 from explorer.trace.assemble import wide
 from explorer.trace.jsontext import dump
