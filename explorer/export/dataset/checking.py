@@ -21,6 +21,7 @@ from explorer.errors import ExplorerError, InvalidValue
 from explorer.export.dataset.adapter import Subject
 from explorer.export.dataset.extras_check import AdaptersOf, ExtrasCheck, no_adapters
 from explorer.export.dataset.facts import Facts
+from explorer.export.dataset.file_check import bytes_fault, parquet_fault
 from explorer.export.dataset.manifest import (
     MANIFEST,
     ConfigEntry,
@@ -34,8 +35,6 @@ from explorer.export.dataset.rows import Texts, batches_of
 from explorer.export.dataset.rules import broken_rules
 from explorer.export.dataset.schema import (
     CONFIGS,
-    DATASET_SCHEMA_VERSION,
-    METADATA_KEY,
     schema_of,
     schema_sha256,
 )
@@ -50,7 +49,6 @@ _SHOWN = 20
 # What people decided about secrets, which are named nowhere in a dataset.
 _TOLD = ("reviewed", "secrets", "paths")
 _ROWS = 16
-_PIECE = 1024 * 1024
 # Taken over from the engine and the harness as they came; the digests cover them.
 _NOT_DERIVED = ("request", "reply")
 
@@ -92,7 +90,7 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
             _files(folder, config, entry, found)
     for extra in manifest.extras.values():
         for file in extra.files:
-            words = _bytes(folder / file.path, file)
+            words = bytes_fault(folder / file.path, file)
             if words:
                 found.add(f"{file.path}: {words}")
     for words in extras.shapes():
@@ -151,57 +149,9 @@ def _files(folder: Path, config: str, entry: ConfigEntry, found: _Found) -> None
     if sum(file.rows for file in entry.files) != entry.rows:
         found.add(f"{config}: the rows of its files are not {entry.rows}")
     for file in entry.files:
-        words = _file(folder / file.path, config, file)
+        words = parquet_fault(folder / file.path, config, file)
         if words:
             found.add(f"{file.path}: {words}")
-
-
-def _file(path: Path, config: str, told: Shard) -> str:
-    words = _bytes(path, told)
-    if words:
-        return words
-    try:
-        with pq.ParquetFile(path) as opened:
-            return _shape(opened, config, told)
-    except (pa.ArrowInvalid, OSError) as error:
-        return f"is no Parquet file: {str(error)[:120]}"
-
-
-def _bytes(path: Path, told: Shard) -> str:
-    digest, size = hashlib.sha256(), 0
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
-                size += len(piece)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if size != told.size:
-        return f"has {size} bytes, {MANIFEST} says {told.size}"
-    if digest.hexdigest() != told.sha256:
-        return f"was changed: its SHA-256 is not that of {MANIFEST}"
-    if path.name.startswith("part-") and not path.stem.endswith(told.sha256[:16]):
-        return "its name is not that of its content"
-    return ""
-
-
-def _shape(opened: Any, config: str, told: Shard) -> str:
-    schema, wanted = opened.schema_arrow, schema_of(config)
-    if not schema.equals(wanted):
-        return f"has another schema than `{config}` of version {DATASET_SCHEMA_VERSION}"
-    try:
-        about = orjson.loads((schema.metadata or {}).get(METADATA_KEY, b""))
-    except orjson.JSONDecodeError:
-        return "does not say which version of the schema it has"
-    said = (about.get("schema_version"), about.get("config"))
-    if said != (DATASET_SCHEMA_VERSION, config):
-        return f"says of itself that it is {said[1]} of schema version {said[0]}"
-    if (opened.metadata.num_rows, opened.metadata.num_row_groups) != (
-        told.rows,
-        told.row_groups,
-    ):
-        return f"has {opened.metadata.num_rows} rows, {MANIFEST} says {told.rows}"
-    return ""
 
 
 def _strangers(folder: Path, manifest: Manifest, found: _Found) -> None:

@@ -9,19 +9,79 @@ Only what was recorded or judged is summed. Where nobody said something, that is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
 
 from explorer.errors import InvalidValue
 from explorer.export.dataset.fact_list import FACTS_VERSION, empty_sums
 from explorer.export.dataset.tallies import Sum, told
 from explorer.export.secret_review import Review
 from explorer.records import Call, CallStatus, Certificate, EventKind, Grade, RolloutRecord
+from explorer.trace.jsontext import dump
 from explorer.trace.mask import raw_coincides
+from explorer.trace.policy import Policy
 from explorer.trace.verdict import Judgement
 
 # They differ from call to call and would hide what does not.
 _VARIES = frozenset(("seed", "max_tokens", "max_completion_tokens", "max_output_tokens"))
+_ALIKE = 5000
 PROVED, COINCIDES, ACCEPTED = "proved", "raw_at_temperature_one", "accepted_without_proof"
+
+
+class _Sampling(NamedTuple):
+    """What is counted of a call that sampled; `asked` and `sent` are JSON."""
+
+    asked: bytes
+    sent: bytes
+    model: str | None
+    greedy: bool
+    constraints: tuple[str, ...]
+    versions: tuple[int | None, int | None]
+    label: str | None
+    proved: tuple[Any, ...] | None
+
+
+class _Alike(NamedTuple):
+    """Everything that is counted of a call."""
+
+    dialect: str
+    status: str
+    failure: str | None
+    level: str
+    role: str | None
+    stream: bool
+    injected: bool
+    sampling: _Sampling | None
+
+
+def _alike(call: Call, role: str | None, certificate: Certificate | None) -> _Alike:
+    sampling = None
+    if sampled(call):
+        asked, sent = call.requested_sampling, call.submitted_sampling
+        sampling = _Sampling(
+            dump(asked) if asked else b"{}",
+            dump(sent) if sent else b"{}",
+            call.model_served,
+            call.greedy,
+            call.constraints,
+            (call.weight_version_start, call.weight_version_end),
+            call.engine_weight_label,
+            None if certificate is None else _proved(certificate),
+        )
+    return _Alike(
+        *(call.dialect, call.status, call.failure_kind, call.capture_level, role),
+        *(call.stream, call.injected, sampling),
+    )
+
+
+_PROVED = ("passing", "capture_level", "logprobs", "certifiable")
+
+
+def _proved(certificate: Certificate) -> tuple[Any, ...]:
+    level, kind = str(certificate.capture_level), str(certificate.logprob_kind)
+    return certificate.passing, level, kind, certificate.certifiable
 
 
 class Facts:
@@ -29,9 +89,12 @@ class Facts:
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Any]] = empty_sums()
+        # Most calls are like others: they are counted, and looked at once.
+        self._alike: dict[_Alike, int] = {}
 
     def to_json(self) -> dict[str, Any]:
         """All sums; equal rollouts in equal order give equal JSON."""
+        self._sum_calls()
         return {"version": FACTS_VERSION} | {
             section: {name: each.to_json() for name, each in sums.items()}
             for section, sums in self._sums.items()
@@ -65,8 +128,7 @@ class Facts:
         """
         self._rollout(record, judgement)
         self._provenance(record, judgement)
-        for call in record.calls:
-            self._call(record, judgement, call)
+        self._calls(record, judgement)
         self._verdict(record, judgement)
         self._people(record, review)
 
@@ -117,56 +179,80 @@ class Facts:
         sums["engine"]["streaming"].add(str(rollout.streaming))
         sums["sampling"]["fixed"].add(told(rollout.sampling))
         sums["made"]["app_versions"].add(told(rollout.app_version))
-        policy = judgement.policy
-        sums["made"]["policies"].add(
-            told({"name": policy.name, "version": policy.version, "sha256": policy.sha256})
-        )
+        sums["made"]["policies"].add(_policy(judgement.policy))
 
-    def _call(self, record: RolloutRecord, judgement: Judgement, call: Call) -> None:
-        sums = self._sums["calls"]
-        sums["all"].add()
-        sums["streamed"].add(call.stream)
-        sums["injected"].add(call.injected)
-        sums["repeats"].add(max(call.retry_count, 0))
-        sums["dialects"].add(str(call.dialect))
-        sums["statuses"].add(str(call.status))
-        if call.failure_kind is not None:
-            sums["failures"].add(str(call.failure_kind))
-        sums["levels"].add(str(call.capture_level))
-        decision = judgement.roles.get(call.call_id)
-        sums["roles"].add(None if decision is None else str(decision.role))
-        if call.prompt_delta is not None:
-            self._sums["tokens"]["prompt"].add(call.prompt_delta.size)
-        if sampled(call):
-            self._sampled(record, judgement, call)
+    def _calls(self, record: RolloutRecord, judgement: Judgement) -> None:
+        alike, tokens = self._alike, self._sums["tokens"]
+        known: dict[str | None, Certificate | None] = {}
+        prompt = completion = repeats = 0
+        for call in record.calls:
+            name = call.certificate_id
+            if name not in known:
+                known[name] = record.certificate_of(call)
+            decision = judgement.roles.get(call.call_id)
+            key = _alike(call, None if decision is None else decision.role, known[name])
+            alike[key] = alike.get(key, 0) + 1
+            repeats += max(call.retry_count, 0)
+            if call.prompt_delta is not None:
+                prompt += call.prompt_delta.size
+            if key.sampling is not None and call.completion is not None:
+                completion += call.completion.size
+                self._trained(judgement, call, known[name])
+        tokens["prompt"].add(prompt)
+        tokens["sampled"].add(completion)
+        self._sums["calls"]["repeats"].add(repeats)
+        if len(alike) > _ALIKE:
+            self._sum_calls()
 
-    def _sampled(self, record: RolloutRecord, judgement: Judgement, call: Call) -> None:
-        sums, certificate = self._sums["sampling"], record.certificate_of(call)
-        assert call.completion is not None  # it was asked
-        self._sums["tokens"]["sampled"].add(call.completion.size)
-        self._sums["model"]["served"].add(told(call.model_served))
-        sums["calls"].add()
-        sums["greedy"].add(call.greedy)
-        sums["asked"].add(told(_steady(call.requested_sampling)))
-        sums["sent"].add(told(_steady(call.submitted_sampling)))
-        sums["seeded"].add(call.submitted_sampling.get("seed") is not None)
-        for name in ("max_tokens", "max_completion_tokens"):
-            sums["max_tokens"].add(call.submitted_sampling.get(name))
-        for constraint in call.constraints:
-            sums["constraints"].add(told(constraint))
-        seen = {call.weight_version_start, call.weight_version_end} - {None}
-        for version in seen:
-            self._sums["weights"]["versions"].add(version)
-        self._sums["weights"]["untold"].add(not seen)
-        self._sums["weights"]["crossed"].add(len(seen) > 1)
-        self._sums["weights"]["labels"].add(told(call.engine_weight_label))
-        self._sums["certificates"]["calls"].add(_proved(certificate))
+    def _trained(
+        self, judgement: Judgement, call: Call, certificate: Certificate | None
+    ) -> None:
         mask = judgement.masks.get(call.call_id)
-        if mask is not None and mask.supervised and judgement.trainable:
+        if mask is None or not mask.supervised or not judgement.trainable:
+            return
+        if certificate is not None and certificate.passing:
+            basis = PROVED
+        else:
             basis = COINCIDES if raw_coincides(call, certificate) else ACCEPTED
-            if certificate is not None and certificate.passing:
-                basis = PROVED
-            self._sums["certificates"]["trained"].add(basis, mask.supervised)
+        self._sums["certificates"]["trained"].add(basis, mask.supervised)
+
+    def _sum_calls(self) -> None:
+        sums = self._sums["calls"]
+        for key, n in self._alike.items():
+            sums["all"].add(n)
+            sums["streamed"].add(n * key.stream)
+            sums["injected"].add(n * key.injected)
+            sums["dialects"].add(str(key.dialect), n)
+            sums["statuses"].add(str(key.status), n)
+            if key.failure is not None:
+                sums["failures"].add(str(key.failure), n)
+            sums["levels"].add(str(key.level), n)
+            sums["roles"].add(None if key.role is None else str(key.role), n)
+            if key.sampling is not None:
+                self._sum_sampled(key.sampling, n)
+        self._alike.clear()
+
+    def _sum_sampled(self, key: _Sampling, n: int) -> None:
+        sums, weights = self._sums["sampling"], self._sums["weights"]
+        asked, sent = orjson.loads(key.asked), orjson.loads(key.sent)
+        self._sums["model"]["served"].add(told(key.model), n)
+        sums["calls"].add(n)
+        sums["greedy"].add(n * key.greedy)
+        sums["asked"].add(told(_steady(asked)), n)
+        sums["sent"].add(told(_steady(sent)), n)
+        sums["seeded"].add(n * (sent.get("seed") is not None))
+        for name in ("max_tokens", "max_completion_tokens"):
+            sums["max_tokens"].add(sent.get(name))
+        for constraint in key.constraints:
+            sums["constraints"].add(told(constraint), n)
+        seen = set(key.versions) - {None}
+        for version in seen:
+            weights["versions"].add(version)
+        weights["untold"].add(n * (not seen))
+        weights["crossed"].add(n * (len(seen) > 1))
+        weights["labels"].add(told(key.label), n)
+        proved = None if key.proved is None else dict(zip(_PROVED, key.proved, strict=True))
+        self._sums["certificates"]["calls"].add(proved, n)
 
     def _verdict(self, record: RolloutRecord, judgement: Judgement) -> None:
         if judgement.trainable:
@@ -224,21 +310,17 @@ def sampled(call: Call) -> bool:
     )
 
 
+@lru_cache(maxsize=16)
+def _policy(policy: Policy) -> Any:
+    return told({"name": policy.name, "version": policy.version, "sha256": policy.sha256})
+
+
 def _finding(code: str, grade: str) -> dict[str, str]:
     return {"code": code, "grade": grade}
 
 
 def _steady(sampling: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in sampling.items() if key not in _VARIES}
-
-
-def _proved(certificate: Certificate | None) -> Any:
-    return certificate and {
-        "passing": certificate.passing,
-        "capture_level": str(certificate.capture_level),
-        "logprobs": str(certificate.logprob_kind),
-        "certifiable": certificate.certifiable,
-    }
 
 
 def _measured(numbers: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:

@@ -57,17 +57,8 @@ def list_array(values: Sequence[np.ndarray[Any, Any] | None], kind: Any) -> Any:
 
     Each value is copied once, into the buffer that the file is written from.
     """
-    sizes = [0 if value is None else value.size for value in values]
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    present = [value for value in values if value is not None]
-    numpy_type = kind.to_pandas_dtype()
-    flat = (
-        np.concatenate(present).astype(numpy_type, copy=False)
-        if present
-        else np.zeros(0, numpy_type)
-    )
-    return _listed(offsets, pa.array(flat, type=kind), values)
+    offsets, flat = _joined(values, kind.to_pandas_dtype())
+    return _listed(offsets, _masked(flat, None, kind), values)
 
 
 def logprob_array(values: Sequence[LogprobArray | None], *, numbers_only: bool) -> Any:
@@ -76,12 +67,12 @@ def logprob_array(values: Sequence[LogprobArray | None], *, numbers_only: bool) 
     Args:
         numbers_only: null for everything that is no finite number.
     """
-    sizes = [0 if value is None else value.size for value in values]
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    present = [value for value in values if value is not None]
-    flat = np.concatenate(present) if present else np.zeros(0, np.float32)
-    known = np.isfinite(flat) if numbers_only else flat.view(np.uint32) != NULL_LOGPROB_BITS
+    offsets, flat = _joined(values, np.float32)
+    known = _fresh(flat.size, np.bool_)
+    if numbers_only:
+        np.isfinite(flat, out=known)
+    else:
+        np.not_equal(flat.view(np.uint32), NULL_LOGPROB_BITS, out=known)
     return _listed(offsets, _masked(flat, known, pa.float32()), values)
 
 
@@ -97,8 +88,9 @@ def version_array(values: Sequence[Versions]) -> Any:
     """A list column of whole numbers."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([row.length for row in values], out=offsets[1:])
-    flat = np.zeros(offsets[-1], np.int64)
-    known = np.zeros(offsets[-1], np.bool_)
+    flat, known = _fresh(offsets[-1], np.int64), _fresh(offsets[-1], np.bool_)
+    flat.fill(0)
+    known.fill(False)
     for row, begin in zip(values, offsets.tolist(), strict=False):
         for start, end, number in row.runs:
             flat[begin + start : begin + end] = number
@@ -106,11 +98,34 @@ def version_array(values: Sequence[Versions]) -> Any:
     return _listed(offsets, _masked(flat, known, pa.int64()), values)
 
 
+def _joined(
+    values: Sequence[np.ndarray[Any, Any] | None], dtype: Any
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Where each row ends, and all rows one after the other."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([0 if value is None else value.size for value in values], out=offsets[1:])
+    flat = _fresh(offsets[-1], dtype)
+    present = [value for value in values if value is not None]
+    if present:
+        np.concatenate(present, out=flat, casting="unsafe")
+    return offsets, flat
+
+
+def _fresh(size: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """An array in memory of Arrow's pool: it keeps what a batch gave back, while the system
+    would be asked for new pages for each."""
+    # An empty buffer is none to numpy.
+    room = pa.allocate_buffer(max(int(size), 1) * np.dtype(dtype).itemsize)
+    return np.frombuffer(room, dtype, int(size))
+
+
 def _masked(
-    flat: np.ndarray[Any, Any], known: np.ndarray[Any, np.dtype[np.bool_]], kind: Any
+    flat: np.ndarray[Any, Any], known: np.ndarray[Any, np.dtype[np.bool_]] | None, kind: Any
 ) -> Any:
     """An array over the same memory, null where a value is not known."""
-    bits = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    bits = None
+    if known is not None and not known.all():
+        bits = pa.py_buffer(np.packbits(known, bitorder="little"))
     return pa.Array.from_buffers(kind, flat.size, [bits, pa.py_buffer(flat)])
 
 
