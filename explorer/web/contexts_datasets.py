@@ -171,12 +171,20 @@ class ExcludedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretHit:
+    """One thing that looks like a secret, with what stands around it."""
+
+    item: SecretItem = said("What was found, and where.")
+    around: str = said("Text around it, with every secret covered; empty where there is none.")
+
+
+@dataclass(frozen=True, slots=True)
 class SecretsOf:
     """What looks like a secret in one rollout that is left out because of it."""
 
     rollout_id: str = said("Id of the rollout.")
     href: str = said("Where it is decided about.")
-    hits: tuple[SecretItem, ...] = said("What was found, with its places.")
+    hits: tuple[SecretHit, ...] = said("What was found, with its places.")
 
 
 @dataclass(frozen=True, slots=True)

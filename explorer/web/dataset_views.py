@@ -36,7 +36,6 @@ from explorer.web.contexts_datasets import (
     FormatChoice,
     Leave,
     NewDatasetPage,
-    SecretsOf,
     Written,
 )
 from explorer.web.dataset_finding import Matching
@@ -48,6 +47,7 @@ from explorer.web.dataset_leave import (
     signed_in_token,
     staff,
 )
+from explorer.web.dataset_secrets import secrets_of
 from explorer.web.dataset_words import (
     PHASES,
     code_words,
@@ -58,7 +58,6 @@ from explorer.web.dataset_words import (
 )
 from explorer.web.frames import list_href, rollout_href, with_query
 from explorer.web.pretty import safe_text
-from explorer.web.secret_part import secrets_part
 from explorer.web.services import services_of
 
 SHOWN_JOBS = 100
@@ -161,7 +160,7 @@ def _parted(about: str) -> tuple[str, str]:
     """The first sentence of what is said about a format, and the rest."""
     for mark in (": ", ". "):
         first, found, rest = about.partition(mark)
-        if found and 20 < len(first) <= 110:
+        if found and 20 < len(first) <= 160:
             return f"{first}.", rest[:1].upper() + rest[1:]
     return about, ""
 
@@ -282,7 +281,7 @@ def _written(request: Request, job: Job, undecided: Sequence[Judged]) -> Written
         ),
         untrained=_counted(result["untrained"]),
         secrets=tuple(
-            each for judged in undecided if (each := _secrets_of(request, judged)) is not None
+            each for judged in undecided if (each := secrets_of(request, judged)) is not None
         ),
         decoded=int(result["secrets"].get("rollouts", 0)),
         unknown_ids=int(result["secrets"].get("ids_unknown", 0)),
@@ -311,7 +310,7 @@ def _config(row: Mapping[str, Any]) -> ConfigRow:
         columns = CONFIGS.get(name, ())
     else:
         kind = ADAPTERS.get(name)
-        about = kind.about if kind is not None else ""
+        about = _parted(kind.about)[0] if kind is not None else ""
         columns = kind.columns if kind is not None else ()
     return ConfigRow(
         name=safe_text(name),
@@ -326,13 +325,3 @@ def _config(row: Mapping[str, Any]) -> ConfigRow:
             for column in columns
         ),
     )
-
-
-def _secrets_of(request: Request, judged: Judged) -> SecretsOf | None:
-    """What looks like a secret there now, with where each stands."""
-    part = secrets_part(request, judged)
-    hits = () if part is None else tuple(each for each in part.items if each.state != "counted")
-    if not hits:
-        return None
-    rollout_id = judged.record.rollout.rollout_id
-    return SecretsOf(rollout_id, rollout_href(rollout_id, "findings") + "#secrets", hits)

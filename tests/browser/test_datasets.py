@@ -88,6 +88,7 @@ def test_data_engineer_publishes_a_filter(
     expect(page.locator("data[data-k='written.rollouts']")).to_have_text("2")
     expect(page.locator("data[data-k='written.excluded']")).to_have_text("1")
     expect(page.locator("#secrets .finding")).to_have_count(1)
+    expect(page.locator("#secrets .around")).to_contain_text("my key:█████")
     expect(page.locator("#secrets a[href*='/tokens?branch=']").first).to_be_attached()
     assert SECRET not in page.content()
     folder = live.application.publishing.desk.folder(job_id)

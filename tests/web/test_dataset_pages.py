@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,9 +129,10 @@ def test_the_hits_of_a_secret_stand_with_where_they_are(whole: Publishing) -> No
     (each,) = page["written"]["secrets"]
     assert each["href"].endswith("/findings#secrets")
     (hit,) = each["hits"]
-    assert hit["state"] == "undecided"
-    assert hit["places"]
-    assert all(place["href"].startswith("/rollouts/") for place in hit["places"])
+    assert hit["item"]["state"] == "undecided"
+    assert hit["item"]["places"]
+    assert all(place["href"].startswith("/rollouts/") for place in hit["item"]["places"])
+    assert re.search("the key is ?█████", hit["around"]), hit
     assert SECRET not in str(page)
     form = whole.ask({}, "GET", "/datasets/publish.json?run=good").json()
     assert form["undecided"] == 1
