@@ -1,6 +1,9 @@
 """What the documents cost that leave: the Training trace and the Capture audit.
 
     python -m benchmarks.export [--turns 200] [--tokens 32000]
+    python -m benchmarks.export --parquet
+
+The second is `benchmarks.dataset`: 1,000 rollouts of 10,000 tokens beside a bare Parquet write.
 
 One conversation of `turns` calls, the last one `tokens` long. Each part runs in a process of
 its own and says: bytes written, CPU seconds, MB/s, and the memory it took beyond the record
@@ -190,7 +193,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32_000)
     parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--parquet", action="store_true")
     args = parser.parse_args()
+    if args.parquet:
+        subprocess.run([sys.executable, "-m", "benchmarks.dataset"], check=True)
+        return
     if args.part:
         print(json.dumps(measure(args.part, args.turns, args.tokens)))
         return
