@@ -100,10 +100,11 @@ def verify(hub: LocalHub, request: Request, kind: str, ns: str, name: str) -> An
     """Whether a large file arrived whole; from here on the repository has it."""
     repo = _writable(hub, request, kind, ns, name)
     asked = request.json()
-    content = hub.incoming.get(asked["oid"], b"")
+    content = hub.incoming.get(asked["oid"], hub.shelf.blobs.get(asked["oid"], b""))
     if hashlib.sha256(content).hexdigest() != asked["oid"] or len(content) != asked["size"]:
         raise Refusal(404, "Object does not exist on the server")
-    hub.shelf.blobs[asked["oid"]] = hub.incoming.pop(asked["oid"])
+    hub.shelf.blobs[asked["oid"]] = content
+    hub.incoming.pop(asked["oid"], None)
     repo.lfs.add(asked["oid"])
     return told({})
 

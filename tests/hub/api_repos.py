@@ -86,6 +86,12 @@ def info(
 ) -> Answer:
     repo = seen(hub, request, kind, ns, name)
     commit = commit_of(repo, rev)
+    if rev == "main" and hub.lag:
+        # What the Hub tells of a repository can be behind what was done to it.
+        told_of = repo.told(hub.lag)
+        if told_of is None:
+            raise Refusal(404, "Repository not found", "RepoNotFound")
+        commit = told_of
     card: Any = None
     if "README.md" in commit.files:
         card = front_matter(hub.shelf.content(commit.files["README.md"]).decode()) or None

@@ -110,6 +110,7 @@ class Faults:
     log: list[str] = field(default_factory=list)
     agents: set[str] = field(default_factory=set)
     tokens: set[str | None] = field(default_factory=set)
+    cookies: set[str | None] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, pattern: str, act: Act, first: int = 1, times: int = 1) -> Fault:
@@ -134,6 +135,7 @@ class Faults:
             self.log.append(line)
             self.agents.add(request.headers.get("user-agent") or "")
             self.tokens.add(request.token)
+            self.cookies.add(request.headers.get("cookie"))
             hit = None
             for fault in self.planned:
                 if fault.pattern.search(line):

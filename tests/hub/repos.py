@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -42,7 +43,7 @@ class File:
 
 @dataclass(frozen=True)
 class Commit:
-    """A state of a repository."""
+    """A state of a repository; `at` is when it came to be, by the clock of `monotonic`."""
 
     oid: str
     parent: str | None
@@ -51,6 +52,7 @@ class Commit:
     author: str
     date: str
     files: dict[str, File]
+    at: float
 
 
 @dataclass
@@ -84,6 +86,11 @@ class Repo(Place):
             found.append(self.commits[at])
             at = self.commits[at].parent
         return found[::-1]
+
+    def told(self, lag: float) -> Commit | None:
+        """The head as it was that long ago."""
+        now = time.monotonic()
+        return next((one for one in reversed(self.history) if now - one.at >= lag), None)
 
     def at(self, revision: str) -> Commit | None:
         """By branch or commit."""
@@ -126,7 +133,8 @@ class Shelf:
         named = json.dumps([content, parent, told, date, len(repo.commits)])
         oid = hashlib.sha1(named.encode()).hexdigest()
         title, message, author = told
-        commit = Commit(oid, parent, title, message, author, date, dict(files))
+        now = time.monotonic()
+        commit = Commit(oid, parent, title, message, author, date, dict(files), now)
         repo.commits[oid] = commit
         repo.branches[branch] = oid
         return commit

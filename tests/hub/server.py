@@ -35,6 +35,7 @@ class LocalHub:
         limit: of requests, where there is one.
         part_size: larger files go up in parts.
         page: entries of a list per page.
+        lag: seconds by which what it tells of a repository is behind.
         ignored: a pattern of paths, as if a `.gitignore` had them.
         incoming: large files that are not verified yet.
         buckets, storage: by name, and where their files' content lies.
@@ -47,6 +48,7 @@ class LocalHub:
         self.limit: Limit | None = None
         self.part_size = 5 * 1024 * 1024 * 1024
         self.page = 1000
+        self.lag = 0.0
         self.ignored = ""
         self.incoming: dict[str, bytes] = {}
         self.buckets: dict[str, api_buckets.BucketPlace] = {}

@@ -11,6 +11,7 @@ from huggingface_hub import HfApi
 
 from explorer.errors import (
     ConfigurationError,
+    HeadMoved,
     HubRateLimited,
     HubRefused,
     HubUnauthorised,
@@ -18,12 +19,32 @@ from explorer.errors import (
     PublishFailed,
     PublishStopped,
 )
+from explorer.export.hub import wire
 from explorer.export.hub.client import AGENT, HubClient, checked_endpoint
 from explorer.export.hub.dataset import HubDataset
 from explorer.export.hub.targets import target_of
 from explorer.export.hub.wire import Patience
-from tests.hub.faults import Act, Limit, cutting, failing, halving, limited, losing, waiting
-from tests.hub.making import NEVER, QUICK, REPO, check_history, dataset, set_of, unheard
+from tests.hub.faults import (
+    Act,
+    Doing,
+    Limit,
+    cutting,
+    failing,
+    halving,
+    limited,
+    losing,
+    waiting,
+)
+from tests.hub.making import (
+    NEVER,
+    QUICK,
+    REPO,
+    check_history,
+    dataset,
+    described,
+    set_of,
+    unheard,
+)
 from tests.hub.server import LocalHub
 from tests.hub.wire import Answer
 
@@ -71,6 +92,89 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
     hub.faults.add("/commit/", losing())
     published(hub, ada, tmp_path)
     assert len(hub.faults.asked("/commit/")) == 1
+
+
+def test_another_commit_in_progress_is_waited_for(
+    hub: LocalHub, ada: str, tmp_path: Path
+) -> None:
+    words = "Another commit operation is in progress for this repository."
+    fault = hub.faults.add("/commit/", failing(409, words), times=2)
+    published(hub, ada, tmp_path)
+    assert fault.seen == 3
+
+
+def test_a_commit_that_outlasts_our_patience_is_made_once(
+    hub: LocalHub, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(wire._TIMEOUT, "read", 0.15)
+    hub.faults.add("/commit/", waiting(0.4))
+    published(hub, ada, tmp_path)
+    time.sleep(0.4)
+    # The first was done after all, on a head that had moved by then.
+    assert len(hub.faults.asked("/commit/")) >= 2
+    assert len(hub.dataset(REPO).history) == 2
+
+
+def test_what_the_hub_tells_may_be_behind_what_was_done(
+    hub: LocalHub, ada: str, tmp_path: Path
+) -> None:
+    hub.lag = 0.1
+    target = dataset(hub, ada)
+    target.prepare()
+    upload = set_of(tmp_path, 2)
+    hub.faults.add("/commit/", losing())
+    target.put(upload, target.head(), unheard, NEVER)
+    repo = hub.dataset(REPO)
+    assert len(repo.history) == 2
+    # The old head is still told of, and taken for the present one.
+    new = described(tmp_path, (*upload.files, "sequences/part-00002-0000000000000001.parquet"))
+    (tmp_path / new.files[-1]).write_bytes(b"new rows")
+    repo.branches["main"] = repo.history[-1].oid
+    stale = target.head()
+    for _ in range(5):
+        try:
+            target.put(new, stale, unheard, NEVER)
+            break
+        except HeadMoved:
+            stale = target.head()
+    assert repo.head.parent == repo.history[1].oid
+    assert set(new.files) <= set(repo.head.files)
+    check_history(hub, repo)
+
+
+def test_two_people_publish_at_once_each_with_their_own_token(
+    hub: LocalHub, ada: str, tmp_path: Path
+) -> None:
+    bob = hub.people.add("bob")
+    hub.faults.add("PUT /upload|/commit/|/preupload/", waiting(0.05), times=99)
+    tried: list[str] = []
+
+    def publish(name: str, token: str) -> None:
+        target = dataset(hub, token, f"{name}/set")
+        target.prepare()
+        target.put(set_of(tmp_path / name, 2), target.head(), unheard, NEVER)
+        tried.append(name)
+
+    threads = [
+        threading.Thread(target=publish, args=pair) for pair in (("ada", ada), ("bob", bob))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(tried) == ["ada", "bob"]
+    for name in tried:
+        assert {commit.author for commit in hub.dataset(f"{name}/set").history} == {name}
+
+
+def test_cookies_are_not_kept(hub: LocalHub, ada: str, tmp_path: Path) -> None:
+    def baking(doing: Doing) -> Answer:
+        given = doing()
+        return Answer(given.status, given.body, given.headers | {"set-cookie": "token=ada's"})
+
+    hub.faults.add("", baking, times=999)
+    published(hub, ada, tmp_path)
+    assert hub.faults.cookies == {None}
 
 
 @pytest.mark.parametrize(

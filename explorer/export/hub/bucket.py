@@ -90,9 +90,10 @@ class Bucket:
                 "`contribute-repos` or `write`; none was given, and none is looked for"
             )
         self.client.greet()
-        if self._info() is None:
-            self._create()
         info = self._info()
+        if info is None:
+            self._create()
+            info = self.client.seen(self._info)
         if info is None:
             raise HubNotFound(f"{self.title} cannot be seen with this token; choose another")
         if info.private != self.private:

@@ -1,15 +1,14 @@
-"""The Hub's API with a given token only, patient, and with errors that say what to do.
+"""The Hub's API with a given token only, and patient.
 
-Owns: repeating what may pass, and what each refusal of the Hub means to a publisher.
+Owns: repeating what may pass, and the requests that the library has no method for.
 Must not know: datasets, what is published.
 
-The token is the one that was given. Nothing reads `HF_REFUSED` or a login that the machine
+The token is the one that was given. Nothing reads `HF_TOKEN` or a login that the machine
 has: a server must never publish as itself for a visitor.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -19,39 +18,27 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import httpx2
 from huggingface_hub import HfApi, get_session, hf_hub_url
-from huggingface_hub.errors import (
-    BucketNotFoundError,
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
 from explorer import __version__
 from explorer.errors import (
     ConfigurationError,
-    HeadMoved,
     HubConflict,
-    HubForbidden,
-    HubGated,
     HubNotFound,
     HubRateLimited,
-    HubRefused,
     HubUnauthorised,
     HubUnavailable,
     PublishFailed,
 )
+from explorer.export.hub.refusals import FAILURES, passing, refusal
 from explorer.export.hub.target import go_on
 from explorer.export.hub.wire import Patience, TryAgain, publishing
 
 HUB = "https://huggingface.co"
 AGENT = f"rollout-explorer/{__version__}"
 _PIECE = 1 << 20
+# Tries; enough for a moment's trouble, few enough to notice a wrong address.
 _GREETINGS = 4
 
 T = TypeVar("T")
@@ -144,36 +131,36 @@ class HubClient:
             if found is not None:
                 return found
 
+    def seen(self, looking: Callable[[], T | None]) -> T | None:
+        """What is looked for, as soon as the Hub shows it: what it tells of a place can be
+        seconds behind what was done there. None where it never does."""
+        for tried in range(1, self.patience.tries + 1):
+            try:
+                found = looking()
+            except HubNotFound:
+                found = None
+            if found is not None:
+                return found
+            self.stop.wait(self.patience.wait(tried, None))
+            go_on(self.stop)
+        return None
+
     def _once(self, what: str, doing: Callable[[], T]) -> T | TryAgain:
         try:
             with publishing(self.stop):
                 return doing()
         except TryAgain as again:
             return again
-        except httpx2.TransportError as error:
-            # While an answer was read, not when it was asked for.
-            return TryAgain(f"the connection broke ({type(error).__name__})")
-        except RuntimeError as error:
+        except FAILURES as error:
             # The library wraps what happens to a large file's upload.
-            if isinstance(error.__cause__, TryAgain):
-                return error.__cause__
-            if isinstance(error.__cause__, PublishFailed):
-                raise error.__cause__ from None
-            raise self._refusal(what, error.__cause__ or error) from None
-        except OfflineModeIsEnabled:
-            raise HubUnavailable(
-                f"could not {what}: HF_HUB_OFFLINE is set; unset it to reach the Hub"
-            ) from None
-        except ConnectionError as error:
-            # So the Xet library says whatever happened to one of its requests.
-            status = re.search(r"\((4\d\d) ", str(error))
-            if status is None or status[1] in ("408", "429"):
-                return TryAgain("the Xet storage failed")
-            raise self._refusal(what, error, int(status[1])) from None
-        except PermissionError as error:
-            raise self._refusal(what, error, 401) from None
-        except (httpx2.HTTPError, EntryNotFoundError, ValueError, KeyError, TypeError) as error:
-            raise self._refusal(what, error) from None
+            wrapped = error.__cause__ if isinstance(error, RuntimeError) else None
+            real = wrapped or error
+            if isinstance(real, PublishFailed):
+                raise real from None
+            again_or_not = passing(real)
+            if again_or_not is not None:
+                return again_or_not
+            raise refusal(what, real, self.endpoint, self.token) from None
 
     def _wait(self, what: str, tried: int, again: TryAgain) -> None:
         limited = again.status == 429
@@ -190,37 +177,6 @@ class HubClient:
             )
         self.stop.wait(self.patience.wait(tried, again.asked))
         go_on(self.stop)
-
-    def _refusal(
-        self, what: str, error: BaseException, status: int | None = None
-    ) -> PublishFailed:
-        """What a failure that will not pass means, without the token in any form."""
-        if isinstance(error, HfHubHTTPError):
-            status = error.response.status_code
-        words = self.harmless(
-            (error.server_message or "") if isinstance(error, HfHubHTTPError) else str(error)
-        )
-        start = f"could not {what}: "
-        if isinstance(error, (json.JSONDecodeError, KeyError, TypeError)):
-            return HubUnavailable(
-                start
-                + f"what answers at {self.endpoint} does not speak as the Hub does; check "
-                "the address, and what stands between"
-            )
-        kind, said = _meaning(error, status)
-        if kind is HubRefused and said == "":
-            told = f"the Hub does not take it: {words or type(error).__name__}"
-            return HubRefused(start + told)
-        return kind(start + said + (f" (the Hub: {words})" if words else ""))
-
-    def harmless(self, words: str) -> str:
-        """Somebody else's words: short, one line, no token, no signature of an address."""
-        if self.token:
-            words = words.replace(self.token, "[token]")
-        words = re.sub(r"hf_[A-Za-z0-9_]{6,}", "[token]", words)
-        words = re.sub(r"(https?://[^\s?'\"]*)\?[^\s'\"]*", r"\1?...", words)
-        kept = "".join(letter if letter.isprintable() else " " for letter in words)
-        return " ".join(kept.split())[:300]
 
     # -- what the library does not offer ------------------------------------------
 
@@ -272,36 +228,3 @@ class HubClient:
     def _headers(self) -> dict[str, str]:
         sent = {"user-agent": AGENT, "accept-encoding": "identity"}
         return sent | ({"authorization": f"Bearer {self.token}"} if self.token else {})
-
-
-_GATE = (
-    "it is behind a gate: its owner decides who may read it. Ask for access on its page on the "
-    "Hub, and use a token of the account that was let in"
-)
-_REFUSED = (
-    "the Hub does not take this token: it is mistyped, ended or taken back; make one at "
-    "https://huggingface.co/settings/tokens"
-)
-_SCOPE = (
-    "this token may not do that; it needs the scope `contribute-repos` (creates repositories, "
-    "and touches only those), or `write`, and its account must belong to the owner"
-)
-_MEANING: dict[int, tuple[type[PublishFailed], str]] = {
-    401: (HubUnauthorised, _REFUSED),
-    402: (HubForbidden, "the Hub wants the account to pay for this"),
-    403: (HubForbidden, _SCOPE),
-    404: (HubNotFound, "it is not there, or this token may not see it"),
-    409: (HubConflict, "something else is there already"),
-    412: (HeadMoved, "somebody else published there meanwhile; plan again"),
-}
-
-
-def _meaning(error: BaseException, status: int | None) -> tuple[type[PublishFailed], str]:
-    if isinstance(error, GatedRepoError):
-        return HubGated, _GATE
-    missing = (RepositoryNotFoundError, RevisionNotFoundError, BucketNotFoundError)
-    if isinstance(error, (*missing, EntryNotFoundError)):
-        if status == 401:
-            return HubNotFound, "it is not there, or it is private and needs a token"
-        return _MEANING[404]
-    return _MEANING.get(status or 0, (HubRefused, ""))

@@ -85,9 +85,10 @@ class HubDataset:
             )
         repository = self.repository
         self.client.greet()
-        if repository.info() is None:
-            repository.create(self.private)
         info = repository.info()
+        if info is None:
+            repository.create(self.private)
+            info = self.client.seen(repository.info)
         if info is None:
             raise HubNotFound(
                 f"{self.title} cannot be seen with this token; choose another name"
@@ -275,7 +276,10 @@ class _Pushing:
 
     def _read_back(self, files: list[LocalFile], revision: str) -> None:
         """Whether the Hub shows what was sent; a `.gitignore` there may have left files out."""
-        there = self.target.repository.there([file.path for file in files], revision)
+        if not files:
+            return
+        repository, paths = self.target.repository, [file.path for file in files]
+        there = self.target.client.seen(lambda: repository.there(paths, revision)) or {}
         for file in files:
             if not file.same(there.get(file.path)):
                 raise HubConflict(
@@ -333,16 +337,22 @@ def commit(
         )
         return str(made.oid)
 
-    def done() -> str | None:
+    def moved() -> str | None:
+        """The head, if it is another by now."""
         info = repository.info()
-        if info is None or info.sha is None or info.sha == parent or not shown:
+        return info.sha if info is not None and info.sha != parent else None
+
+    def shows(head: str | None) -> str | None:
+        if head is None or not shown:
             return None
-        there = repository.there([file.path for file in shown], info.sha)
-        return str(info.sha) if all(f.same(there.get(f.path)) for f in shown) else None
+        there = repository.there([file.path for file in shown], head)
+        return head if all(f.same(there.get(f.path)) for f in shown) else None
 
     try:
-        return client.call(f"publish to {repo_id}", committing, done)
+        return client.call(f"publish to {repo_id}", committing, lambda: shows(moved()))
     except HeadMoved:
-        if (found := done()) is None:
+        # Either by somebody else, or by an earlier try of ours whose answer was lost. Whoever
+        # plans again must see the new head.
+        if (found := shows(client.seen(moved))) is None:
             raise
         return found
