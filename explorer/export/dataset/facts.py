@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from explorer.errors import InvalidValue
 from explorer.export.dataset.fact_list import FACTS_VERSION, empty_sums
 from explorer.export.dataset.tallies import Sum, told
-from explorer.export.secret_review import Review
 from explorer.records import Call, CallStatus, Certificate, EventKind, Grade, RolloutRecord
 from explorer.trace.jsontext import dump
 from explorer.trace.mask import raw_coincides
 from explorer.trace.policy import Policy
 from explorer.trace.verdict import Judgement
+
+# Whoever only reads facts needs no store.
+if TYPE_CHECKING:
+    from explorer.export.secret_review import Review
 
 # They differ from call to call and would hide what does not.
 _VARIES = frozenset(("seed", "max_tokens", "max_completion_tokens", "max_output_tokens"))
