@@ -161,6 +161,7 @@ class Application:
             self.index,
             self.access.audit,
             self._forget_copy,
+            lambda rollout_id: self.publishing.worker.forget(rollout_id),
         )
         self.retention = Retention(
             settings.retention, lambda: store.sizes(), self._levels, self._expire, now_us

@@ -76,6 +76,8 @@ class PublishingJobs:
                 look=looks.look,
                 ended=desk.ended,
                 keep_days=settings.dataset_days,
+                # Calls are refused below the setting: this must end well before.
+                min_free=2 * settings.min_free_bytes,
             )
         )
         desk.staffed(self.worker, looks)

@@ -33,6 +33,7 @@ class Parcel:
 
     Attributes:
         name: of the file.
+        about: what it is of, where that is no rollout.
         grant_id: which grant is spent; empty where a role allows it.
         etag: hash of the whole document, empty where it is not known.
         encoding: how the bytes are packed on the way.
@@ -48,6 +49,7 @@ class Parcel:
     encoding: str = "identity"
     first_byte: int = 0
     length: int | None = None
+    about: str = ""
 
 
 class Deliveries:
@@ -157,7 +159,7 @@ def _entry(
     return Entry.by(
         parcel.caller,
         event,
-        f"rollout {parcel.rollout_id}",
+        parcel.about or f"rollout {parcel.rollout_id}",
         reason=reason,
         detail={
             "kind": parcel.kind.value,

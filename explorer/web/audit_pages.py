@@ -33,7 +33,9 @@ from explorer.web.render import respond
 router = APIRouter(include_in_schema=False)
 
 ROWS = 100
-_GOOD = frozenset((Event.GRANT_APPROVED, Event.GRANT_GIVEN, Event.SIGNED_IN))
+_GOOD = frozenset(
+    (Event.GRANT_APPROVED, Event.GRANT_GIVEN, Event.SIGNED_IN, Event.DATASET_PUBLISHED)
+)
 _BAD = frozenset(
     (
         Event.REFUSED,
@@ -41,6 +43,7 @@ _BAD = frozenset(
         Event.GRANT_REJECTED,
         Event.GRANT_REVOKED,
         Event.ROLLOUT_DELETED,
+        Event.DATASET_FAILED,
     )
 )
 
@@ -127,6 +130,8 @@ def _href(about: str) -> str | None:
         return rollout_href(name)
     if kind == "grant" and name:
         return f"/grants/{quote(name, safe='')}"
+    if kind == "dataset" and name:
+        return f"/datasets/{quote(name, safe='')}"
     return None
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from fastapi import Request
 
 from explorer.access.calling import caller_of
+from explorer.access.people import Caller
 from explorer.access.policy import Kind
-from explorer.errors import AccessDenied, InvalidValue, SignInNeeded
-from explorer.export.publishing.desk import Found
+from explorer.errors import AccessDenied, CapacityReached, InvalidValue, SignInNeeded
+from explorer.export.publishing.desk import Found, PublishingDesk
 from explorer.export.publishing.jobs import Job, State, Wants
 from explorer.export.publishing.schedules import Schedule
 from explorer.export.publishing.where import needs_token, read_where
@@ -43,6 +44,9 @@ from explorer.web.dataset_orders import (
 from explorer.web.gate import pass_of
 from explorer.web.list_query import href
 from explorer.web.services import services_of
+
+# Jobs of somebody who is no curator whose files are kept at once.
+MOST_KEPT = 5
 
 
 async def found(request: Request, view: str, query: str) -> Matching:
@@ -71,6 +75,8 @@ async def begin(request: Request, body: Mapping[str, Any], *, dry_run: bool) -> 
     wanted = read_wanted(body)
     grant_id = require_leave(request, wanted.where)
     caller, desk = caller_of(request.scope), desk_of(request)
+    if grant_id:
+        _require_room(desk, caller)
     if not dry_run and wanted.where is None:
         raise InvalidValue("`target` says where it is published", path="$.target")
     if not dry_run:
@@ -88,6 +94,20 @@ async def begin(request: Request, body: Mapping[str, Any], *, dry_run: bool) -> 
     if dry_run:
         return job
     return await _publish(request, job, wanted)
+
+
+def _require_room(desk: PublishingDesk, caller: Caller) -> None:
+    """That somebody who publishes under a grant does not fill the server's disk.
+
+    Raises:
+        CapacityReached: the files of too many of their jobs are kept.
+    """
+    kept = [job for job in desk.book.all if job.who == caller.subject and job.files]
+    if len(kept) >= MOST_KEPT:
+        raise CapacityReached(
+            f"the files of {len(kept)} of your jobs are kept on this server: remove some on "
+            "their pages first"
+        )
 
 
 async def publish(request: Request, job_id: str, body: Mapping[str, Any]) -> Job:

@@ -197,7 +197,8 @@ async def files(request: Request, job_id: str) -> Response:
     manifest = await asyncio.to_thread(read_manifest, folder)
     name = f"{job.job_id}.zip"
     access = access_of(request)
-    parcel = Parcel(caller_of(request.scope), f"of dataset {job.job_id}", Kind.RAW, name)
+    about = f"dataset {job.job_id}"
+    parcel = Parcel(caller_of(request.scope), "", Kind.RAW, name, about=about)
     delivery = await access.deliveries.begin(parcel, lambda: access.identity.ended(caller))
     pieces = zip_pieces(folder, manifest)
 

@@ -35,11 +35,11 @@ async def list_jobs(request: Request) -> JSONResponse:
 
 @programs.post("/datasets", status_code=202, dependencies=[CanChange])
 async def begin(request: Request) -> JSONResponse:
-    """Begins a job: `{view | query, title, licence, target?, private?, confirm?, gated?,
-    formats?, bodies?, dry_run?, token?}`.
+    """Begins a job for what a `view` or `query` shows: a dry run, unless `dry_run` is false.
 
-    `dry_run` is true unless the body says false. A `token` is used for this job only and
-    kept in memory.
+    `{view | query, title, licence, licence_name?, licence_link?, description?, target?,
+    private?, confirm?, gated?, gate_prompt?, formats?, bodies?, dry_run?, token?}`. A `token`
+    is used for this job only and kept in memory.
     """
     body = read_object(await request.body())
     dry_run = body.pop("dry_run", True)
@@ -79,8 +79,10 @@ async def go_on(job_id: str, request: Request) -> JSONResponse:
 
 @programs.post("/datasets/{job_id}/take-back", dependencies=[CanChange])
 async def take_back(job_id: str, request: Request) -> JSONResponse:
-    """Takes back what was published: `{reason, token?}` yanks it, with `confirm` (its name)
-    all of it is deleted."""
+    """Takes back what was published: yanks it, or with `confirm` (its name) deletes it.
+
+    `{reason, confirm?, token?}`: readers see the reason where the data was.
+    """
     body = await _body(request, _BACK)
     whole = "confirm" in body
     job = await actions.take_back(request, job_id, body, whole=whole)

@@ -28,6 +28,7 @@ class Removal:
 
     Attributes:
         forget_copy: lets go of the copy of the store that SQL queries read.
+        forget_files: removes files of datasets that were written and hold it.
     """
 
     store: Store
@@ -37,6 +38,7 @@ class Removal:
     index: SearchIndex
     audit: AuditLog
     forget_copy: Callable[[], None]
+    forget_files: Callable[[RolloutId], None]
 
     async def __call__(self, rollout_id: RolloutId, entry: Entry) -> None:
         """Tombstones the rollout and forgets it; `entry` tells who did it and why.
@@ -57,6 +59,7 @@ class Removal:
         self.secrets.forget(rollout_id)
         self.index.forget([rollout_id])
         self.forget_copy()
+        self.forget_files(rollout_id)
         passages.forget_kept()
         branches.forget_kept()
         render.forget_kept()

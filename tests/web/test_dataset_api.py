@@ -230,7 +230,7 @@ def test_a_zip_of_it_is_checked_alone_and_written_down(
     assert report.ok, report.problems
     row = site.events("download")[0]
     assert row["complete"]
-    assert job["job_id"] in row["object"]
+    assert row["object"] == f"dataset {job['job_id']}"
 
 
 def test_files_are_removed_by_hand_and_the_job_remains(site: Publishing) -> None:

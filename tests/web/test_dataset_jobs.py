@@ -187,6 +187,54 @@ def test_files_are_removed_when_they_were_kept_long_enough(
         assert not folder.exists()
 
 
+def test_what_was_written_of_a_deleted_rollout_goes_too(hub: LocalHub, tmp_path: Path) -> None:
+    with publishing(tmp_path / "s.duckdb", hub, hub.people.add("ada")) as site:
+        gone, stays = site.rollout("one", run="good"), site.rollout("two", run="stays")
+        kept = site.dry_run(query="run=stays")["job_id"]
+        written = site.dry_run(query="run=good")["job_id"]
+        desk = site.live.application.publishing.desk
+        running = _uploading(site, "ada/deleted")
+        site.live.api("DELETE", f"/api/v1/rollouts/{gone}", status=204)
+        assert not desk.folder(written).exists()
+        assert site.job(written)["files"] is False
+        job = site.until(running, "failed", "done")
+        assert job["error"]["code"] == "rollout_deleted", job
+        assert not desk.folder(running).exists()
+        assert desk.folder(kept).is_dir(), stays
+        assert "manifest.json" not in hub.shelf.repos["dataset", "ada/deleted"].head.files
+
+
+def test_nothing_is_written_on_a_disk_that_is_nearly_full(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    store = tmp_path / "s.duckdb"
+    with publishing(store, hub, "hf_x") as site:
+        site.rollout("one", run="good")
+    with publishing(store, hub, "hf_x", min_free_bytes=2**60) as site:
+        job = site.dry_run(query="run=good")
+        assert (job["state"], job["error"]["code"]) == ("failed", "disk"), job
+        assert "nearly full" in job["error"]["message"]
+
+
+def test_one_holder_of_a_grant_does_not_fill_the_disk(hub: LocalHub, tmp_path: Path) -> None:
+    with publishing(tmp_path / "s.duckdb", hub, "hf_x") as site:
+        rollout = site.rollout("one", run="good")
+        visibility = site.live.application.access.visibility
+        visibility.set(OPERATOR, Target.ROLLOUT, rollout, Level.SIGNED_IN, "to test")
+        eve = Person("oidc:eve", "Eve")
+        headers = site.session(eve)
+        site.grant(eve.subject, "ada/many")
+        body = ORDER | {"query": "run=good", "target": "ada/many"}
+        for _ in range(5):
+            made = site.ask(headers, "POST", "/api/v1/datasets", json=body)
+            site.until(made.json()["job_id"], "written")
+        refused = site.ask(headers, "POST", "/api/v1/datasets", json=body)
+        assert refused.status_code == 429
+        path = f"/api/v1/datasets/{made.json()['job_id']}"
+        assert site.ask(headers, "DELETE", path).status_code == 204
+        assert site.ask(headers, "POST", "/api/v1/datasets", json=body).status_code == 202
+
+
 class Process:
     """`rollout-explorer serve` in a process of its own, which can be killed."""
 

@@ -152,10 +152,10 @@ def test_after_a_restart_it_says_what_to_do(hub: LocalHub, tmp_path: Path) -> No
         schedule(site)
         until(site, published=1)
     with publishing(store, hub, token) as site:
-        site.rollout("two", run="good")
-        look(site)
+        # At once: a schedule that silently did nothing would be worse.
         paused = until(site, state="paused")
         assert "let it go on with a token" in paused["paused"]
+        site.rollout("two", run="good")
         path = f"/api/v1/dataset-schedules/{paused['schedule_id']}/go-on"
         site.post(path, 401)
         site.post(path, 200, token=token)

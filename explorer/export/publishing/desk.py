@@ -124,6 +124,7 @@ class PublishingDesk:
         only = GOES_ON | {State.WRITTEN, State.DONE}
         job = self.book.get(job_id)
         self._require(job, only)
+        # Before the worker can begin it.
         self.leaves.give(job_id, caller, typed)
         made = await asyncio.to_thread(
             self.book.change, job_id, only, state=State.QUEUED, wants=Wants.PUBLISH,

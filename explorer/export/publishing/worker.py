@@ -42,6 +42,13 @@ WAITS = (
     "or give the token again, to go on"
 )
 
+DELETED = "a rollout of it was deleted meanwhile: let it go on without that one"
+NO_ROOM = (
+    "the disk is nearly full, and recording comes first: remove files of other jobs, or of "
+    "elsewhere, and let it go on"
+)
+STARTED_ANEW = "the server was started anew meanwhile; its schedule makes another job"
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -54,6 +61,7 @@ class Means:
         look: makes the jobs that schedules are due for.
         ended: told of each job that ended.
         keep_days: after so many days the files of a job that ended are removed.
+        min_free: bytes of disk below which nothing is written: recording comes first.
     """
 
     book: JobBook
@@ -66,16 +74,29 @@ class Means:
     look: Callable[[], Awaitable[None]]
     ended: Callable[[Job, Prepared | None], None]
     keep_days: float
+    min_free: int = 0
 
 
 @dataclass(slots=True)
 class _Now:
-    """The job that is worked on."""
+    """The job that is worked on.
+
+    Attributes:
+        code, why: why it was stopped, where no person did.
+        purge: its files must go.
+    """
 
     job_id: str
     stop: threading.Event = field(default_factory=threading.Event)
+    code: str = ""
     why: str = ""
+    purge: bool = False
     prepared: Prepared | None = None
+
+    def end(self, code: str, why: str) -> None:
+        """Stops it for a reason."""
+        self.code, self.why = code, why
+        self.stop.set()
 
 
 class Worker:
@@ -96,7 +117,12 @@ class Worker:
     def start(self) -> None:
         """Begins, with what was left undone the last time; needs a running loop."""
         for job in reversed(self._means.book.all):
-            if job.active and job.state is not State.QUEUED:
+            if not job.active:
+                continue
+            if job.schedule_id:
+                # Its token is gone; its schedule says so, and makes another job.
+                self._over(job, State.STOPPED, message=STARTED_ANEW)
+            elif job.state is not State.QUEUED:
                 self._means.book.change(job.job_id, state=State.QUEUED)
         # What a writing that was cut short left beside.
         for left in self._means.folder.glob(".*"):
@@ -177,19 +203,26 @@ class Worker:
         self._settle(job.job_id, now, work.exception())
 
     async def _watch(self, job: Job, now: _Now) -> None:
-        """Stops a job whose leave has ended."""
-        while job.wants is Wants.PUBLISH:
+        """Stops a job whose leave has ended, or for which there is no room."""
+        while not now.stop.is_set():
+            if await asyncio.to_thread(self._no_room):
+                now.end("disk", NO_ROOM)
+            elif job.wants is Wants.PUBLISH and (why := self._means.still(job)):
+                now.end("leave_ended", why)
             await asyncio.sleep(POLL_S)
-            why = self._means.still(job)
-            if why:
-                now.why = why
-                now.stop.set()
-                return
+
+    def _no_room(self) -> bool:
+        there = self._means.folder
+        free = shutil.disk_usage(there if there.is_dir() else there.parent).free
+        return free < self._means.min_free
 
     # -- one job
 
     async def _work(self, job: Job, now: _Now) -> None:
         means, folder = self._means, self.folder(job.job_id)
+        if await asyncio.to_thread(self._no_room):
+            now.end("disk", NO_ROOM)
+            return
         means.book.change(job.job_id, state=State.WORKING, code="", message="")
         token = means.leaves.token(job.job_id)
         order = await asyncio.to_thread(self._order, job)
@@ -263,7 +296,7 @@ class Worker:
         job = means.book.get(job_id)
         if now.stop.is_set() and job.state is not State.DONE:
             if now.why:
-                self._over(job, State.FAILED, "leave_ended", now.why)
+                self._over(job, State.FAILED, now.code, now.why)
             else:
                 self._over(job, State.STOPPED)
         elif isinstance(error, ExplorerError):
@@ -274,8 +307,11 @@ class Worker:
             log.error("job %s ended by a fault of ours", job_id, exc_info=error)
             words = "something went wrong in this program; the server's log says what"
             self._over(job, State.FAILED, "internal_error", words)
+        if now.purge:
+            self.remove_files(job_id)
         job = means.book.get(job_id)
-        if job.state in (State.DONE, State.STOPPED):
+        if not job.active:
+            # Whoever lets it go on gives a token for that.
             means.leaves.drop(job_id)
         if job.state in ENDED:
             means.ended(job, now.prepared)
@@ -305,6 +341,22 @@ class Worker:
         )  # fmt: skip
 
     # -- files
+
+    def forget(self, rollout_id: RolloutId) -> None:
+        """Removes what was written of a rollout that is deleted; blocks. What was published
+        stays published: the pages of those jobs say how it is taken back."""
+        for job in self._means.book.all:
+            now = self._now
+            working = now is not None and now.job_id == job.job_id
+            if not (job.files or working):
+                continue
+            if str(rollout_id) not in self._means.book.rollouts(job.job_id):
+                continue
+            if working and now is not None:
+                now.purge = True
+                now.end("rollout_deleted", DELETED)
+            else:
+                self.remove_files(job.job_id)
 
     def remove_files(self, job_id: str) -> None:
         """Removes the files of a job that is not worked on; blocks."""
