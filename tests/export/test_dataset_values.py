@@ -67,8 +67,8 @@ def rows_of(*calls: Call) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("size", [1, rows._USUAL, rows._USUAL + 1])
 def test_reasons_of_a_completion_are_its_own_whatever_its_length(size: int) -> None:
-    for reason, fields in ((MaskReason.SAMPLED, {}), (MaskReason.GREEDY, {"greedy": True})):
-        call = make_call("a", 1, [5], [1] * size, n_tools=1, **fields)
+    for reason, greedy in ((MaskReason.SAMPLED, False), (MaskReason.GREEDY, True)):
+        call = make_call("a", 1, [5], [1] * size, n_tools=1, greedy=greedy)
         (row,) = rows_of(call)["calls"]
         assert row["mask_reasons"] == [REASON_CODES[reason]] * size
 
