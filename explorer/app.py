@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from fastapi import Depends, FastAPI
 
@@ -34,9 +34,12 @@ from explorer.engine.protocol import Engine
 from explorer.errors import StoreReadOnly
 from explorer.export.dataset.planning import Source
 from explorer.export.judged import JudgedRollouts
+from explorer.export.sealing import Sealing
 from explorer.export.secrets import SecretScans
+from explorer.export.signing import SigningKey, read_signing_key
 from explorer.fronting import WIRE_KEY, guard, is_wire
 from explorer.indexing import Indexing
+from explorer.issuing import Issuing
 from explorer.policies import policy_of
 from explorer.publishing_jobs import PublishingJobs
 from explorer.records import Certificate, Rollout, RolloutId
@@ -117,6 +120,8 @@ class Application:
         self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
         self.secrets = SecretScans(store, self.vocabularies.get, now_us)
         self.scanning = Scanning(store, self.secrets, lambda: self.proxy.in_flight)
+        self.sealing = Sealing(store, now_us, _receipt_key(settings))
+        self.issuing = Issuing(store, self.sealing, lambda: self.proxy.in_flight)
         self.index = SearchIndex(index_path(settings.store), read_only=settings.read_only)
         self.indexing = Indexing(
             store,
@@ -195,6 +200,7 @@ class Application:
             alert=lambda: self.desk.watch.reason or self.public.reason,
             index=self.index,
             secrets=self.secrets,
+            sealing=self.sealing,
         )
         app.state.api = ApiServices(
             store=self.store,
@@ -268,6 +274,7 @@ class Application:
         self.rejudging.start()
         self.indexing.start()
         self.scanning.start()
+        self.issuing.start()
         self.retention.start()
         self.resetting.start()
         self.publishing.start()
@@ -282,6 +289,7 @@ class Application:
         await self.resetting.stop()
         await self.certifier.stop()
         await self.rejudging.stop()
+        await self.issuing.stop()
         await self.scanning.stop()
         await self.indexing.stop()
         await self.proxy.stop()
@@ -357,6 +365,10 @@ class Application:
         )
 
 
+def _receipt_key(settings: Settings) -> SigningKey | None:
+    return None if settings.receipt_key is None else read_signing_key(settings.receipt_key)
+
+
 def _proxy_options(settings: Settings) -> ProxyOptions:
     return ProxyOptions(
         max_body_bytes=settings.max_body_bytes,
@@ -370,29 +382,3 @@ def _proxy_options(settings: Settings) -> ProxyOptions:
         unary_keepalive=settings.unary_keepalive,
         harmless=frozenset(settings.harmless_fields),
     )
-
-
-def logging_config(level: str) -> dict[str, Any]:
-    """Logging to standard error, secrets masked, no access lines (they would hold paths
-    and queries of people), other libraries' chatter only when debugging."""
-    chosen = level.upper()
-    quiet = chosen if chosen == "DEBUG" else "WARNING"
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "filters": {"secrets": {"()": "explorer.access.secrets.MaskSecrets"}},
-        "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-        "handlers": {
-            "stderr": {
-                "class": "logging.StreamHandler",
-                "formatter": "plain",
-                "filters": ["secrets"],
-            }
-        },
-        "root": {"level": quiet, "handlers": ["stderr"]},
-        "loggers": {
-            "explorer": {"level": chosen},
-            "uvicorn": {"level": quiet, "handlers": [], "propagate": True},
-            "uvicorn.access": {"level": "ERROR", "handlers": [], "propagate": False},
-        },
-    }

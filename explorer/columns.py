@@ -391,6 +391,21 @@ SECRET_DECISION = Table(
     ("decision_id",),
 )
 
+RECEIPT = Table(
+    "receipt",
+    "Receipts of closed rollouts as they were issued; a changed record no longer gives them.",
+    (
+        _ROLLOUT_ID,
+        _must("number", Kind.INT, "Number of the receipt, from 1."),
+        _must("issued_time", Kind.TIME, "When it was issued.", "UTC"),
+        _must("sha256", Kind.TEXT, "Digest of the receipt.", "hex"),
+        Column("algorithm", Kind.TEXT, "`ed25519` or `hmac-sha256`; null: not signed."),
+        Column("key_id", Kind.TEXT, "Which key signed it."),
+        Column("signature", Kind.TEXT, "Signature over the digest.", unit="hex"),
+    ),
+    ("rollout_id", "number"),
+)
+
 TABLES: tuple[Table, ...] = (
     SCHEMA_VERSION,
     ROLLOUT,
@@ -405,6 +420,7 @@ TABLES: tuple[Table, ...] = (
     SECRET_SCAN,
     SECRET_FINDING,
     SECRET_DECISION,
+    RECEIPT,
 )
 
 

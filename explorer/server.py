@@ -21,9 +21,10 @@ import uvicorn
 
 from explorer import __version__, runfile
 from explorer.access.secrets import log_uncaught
-from explorer.app import Application, logging_config
+from explorer.app import Application
 from explorer.engine.factory import make_engine
 from explorer.errors import ConfigurationError
+from explorer.logs import logging_config
 from explorer.settings import Settings
 from explorer.store import maintenance
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions

@@ -75,6 +75,13 @@ class Settings(HostingSettings, SignInSettings):
             "Operator's bearer token. On loopback one is made at start when none is set."
         ),
     )
+    receipt_key: Path | None = Field(
+        None,
+        description=(
+            "File with the key that receipts of closed rollouts are signed with: an Ed25519 "
+            "key in PEM, or a secret of at least 32 bytes (HMAC)."
+        ),
+    )
     allow_uncertified: bool = Field(
         False,
         description=(

@@ -37,6 +37,8 @@ from explorer.store.interface import BackupReport, JudgementRow, StoreHealth
 from explorer.store.listing import Lister
 from explorer.store.reads import Reader
 from explorer.store.remarks import Annotation, SavedView
+from explorer.store.seal_rows import SealReader
+from explorer.store.seals import Seal
 from explorer.store.secret_marks import SecretRecord
 from explorer.store.secret_rows import SecretReader
 from explorer.store.sizes import SizeReader
@@ -70,7 +72,9 @@ class StoreOptions:
     read_only: bool = False
 
 
-class DuckDBStore(SizeReader, Reader, Lister, AnnotationReader, SecretReader, SnapshotTaker):
+class DuckDBStore(
+    SizeReader, Reader, Lister, AnnotationReader, SecretReader, SealReader, SnapshotTaker
+):
     """A `Store` that owns one DuckDB file from construction until `close`."""
 
     def __init__(self, path: Path, options: StoreOptions | None = None) -> None:
@@ -216,6 +220,10 @@ class DuckDBStore(SizeReader, Reader, Lister, AnnotationReader, SecretReader, Sn
     async def add_secret(self, record: SecretRecord) -> None:
         """Store a mark of a scan, a finding, or what a person decided about one."""
         await self._submit(record)
+
+    async def add_seal(self, seal: Seal) -> None:
+        """Store an issued receipt; a number is given once."""
+        await self._submit(seal)
 
     def health(self) -> StoreHealth:
         """Return the gauges; works while the database does not."""

@@ -23,6 +23,8 @@ from explorer.store.digests import DigestMemory
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
 from explorer.store.rows import Row
+from explorer.store.seal_rows import encode_seal
+from explorer.store.seals import Seal
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
 from explorer.store.secret_rows import encode_secret
 from explorer.store.work import EndedCall, Record, Vocabulary, Work
@@ -81,6 +83,8 @@ class Encoder:
             return [(columns.SAVED_VIEW, encode_view(record))]
         if isinstance(record, SecretMark | SecretRow | SecretDecision):
             return [encode_secret(record)]
+        if isinstance(record, Seal):
+            return [encode_seal(record)]
         return self._encode_vocabulary(record)
 
     def forget(self, work: Work) -> None:

@@ -59,6 +59,7 @@ from explorer.store.queries import (
     SortKey as SortKey,
 )
 from explorer.store.remarks import Annotation, LabelCount, SavedView
+from explorer.store.seals import Seal
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRecord, SecretRow
 
 
@@ -216,6 +217,15 @@ class Store(Protocol):
 
     async def add_secret(self, record: SecretRecord) -> None:
         """Store a mark of a scan, a finding, or a decision; none holds a secret."""
+
+    async def add_seal(self, seal: Seal) -> None:
+        """Store an issued receipt; a number is given once."""
+
+    def seals(self, rollout_id: RolloutId) -> tuple[Seal, ...]:
+        """Return the receipts that were issued for a rollout, by number."""
+
+    def seals_due(self) -> tuple[RolloutId, ...]:
+        """Return the closed rollouts that wait for a receipt."""
 
     def secret_marks(self) -> Mapping[RolloutId, SecretMark]:
         """Return the latest mark of every rollout that was scanned."""

@@ -25,6 +25,7 @@ from explorer.records import (
 )
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
+from explorer.store.seals import Seal
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
 
 GROUP_ITEMS = 256
@@ -56,6 +57,7 @@ Record = (
     | JudgementRow
     | Annotation
     | SavedView
+    | Seal
     | SecretMark
     | SecretRow
     | SecretDecision

@@ -34,6 +34,7 @@ from explorer.store.encoder import ENCODE_ERRORS, Encoder, TableRow, describe, d
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
 from explorer.store.rows import encode_quarantined
+from explorer.store.seals import Seal
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
 from explorer.store.spill import SpillJournal
 from explorer.store.work import EndedCall, Vocabulary, Work, WorkQueue, answer
@@ -46,7 +47,7 @@ _REOPEN_FIRST_S, _REOPEN_LAST_S = 0.1, 5.0
 # These can wait for the database; only calls and events of known rollouts are spilled.
 _NOT_SPILLED = (
     *(Rollout, Vocabulary, JudgementRow, Annotation, SavedView),
-    *(SecretMark, SecretRow, SecretDecision),
+    *(SecretMark, SecretRow, SecretDecision, Seal),
 )
 
 

@@ -49,6 +49,7 @@ from explorer.store.queries import (
     Within,
 )
 from explorer.store.remarks import Annotation, LabelCount, SavedView
+from explorer.store.seals import Seal
 from explorer.web.network import without_places
 
 Ids = frozenset[RolloutId]
@@ -182,6 +183,9 @@ class NarrowStore:
             return ()
         return tuple(self._covered(each) for each in self._store.annotations(rollout_id))
 
+    def seals(self, rollout_id: RolloutId) -> tuple[Seal, ...]:
+        return self._store.seals(rollout_id) if self._sees(rollout_id) else ()
+
     def annotation(self, annotation_id: str) -> Annotation | None:
         found = self._store.annotation(annotation_id)
         if found is None or not self._sees(found.rollout_id):
@@ -277,6 +281,12 @@ class NarrowStore:
         )
 
     # -- for curators and operators only
+
+    def seals_due(self) -> Any:
+        _whole_only()
+
+    async def add_seal(self, seal: Any) -> None:
+        _whole_only()
 
     def secret_marks(self) -> Any:
         _whole_only()

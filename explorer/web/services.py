@@ -21,6 +21,7 @@ from explorer.web.narrowing import Hiding, NarrowJudged, NarrowStore
 
 if TYPE_CHECKING:
     from explorer.export.judged import JudgedSource
+    from explorer.export.sealing import Sealing
     from explorer.export.secrets import SecretScans
     from explorer.records import Certificate, TokenizerId
     from explorer.settings import Settings
@@ -38,7 +39,8 @@ class Services:
     `certificate` answers the newest one of the engine in use, `vocabulary` the bytes
     and special flag of each id of a tokenizer (empty when it was never stored), `alert`
     what everybody must know at once, or nothing. `index` is the search's side file, None
-    where there is none, `secrets` what looks like one in each rollout.
+    where there is none, `secrets` what looks like one in each rollout, `sealing` issues
+    and compares receipts.
     """
 
     store: Store
@@ -50,6 +52,7 @@ class Services:
     alert: Callable[[], str] = str
     index: SearchIndex | None = None
     secrets: SecretScans | None = None
+    sealing: Sealing | None = None
 
 
 def services_of(request: Request) -> Services:

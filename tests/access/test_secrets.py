@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from explorer.access.secrets import log_uncaught, mask_secrets
-from explorer.app import logging_config
+from explorer.logs import logging_config
 from tests.trace.test_secret_scan import KEYS
 
 SECRET = "rxk_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789-_abc"

@@ -52,6 +52,8 @@ TOP = {
     "fronting",
     "importing",
     "indexing",
+    "issuing",
+    "logs",
     "access_commands",
     "commands",
     "policies",

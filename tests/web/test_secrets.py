@@ -21,7 +21,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
-from explorer.app import logging_config
+from explorer.logs import logging_config
 from explorer.engine.scripted import ScriptedEngine
 from explorer.engine.tiny import TinyEngine
 from explorer.errors import SecretsUndecided

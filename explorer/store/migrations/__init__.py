@@ -23,6 +23,7 @@ from explorer.store.migrations import (
     m0003_harness_config,
     m0004_annotations,
     m0005_secrets,
+    m0006_receipts,
 )
 
 
@@ -46,6 +47,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(3, "harness_config", m0003_harness_config.STATEMENTS),
     Migration(4, "annotations", m0004_annotations.STATEMENTS),
     Migration(5, "secrets", m0005_secrets.STATEMENTS),
+    Migration(6, "receipts", m0006_receipts.STATEMENTS),
 )
 
 
