@@ -22,7 +22,7 @@ from explorer.web.pretty import safe_text
 STATES: dict[State, tuple[str, str]] = {
     State.QUEUED: ("waits for its turn", ""),
     State.WORKING: ("being written", ""),
-    State.WRITTEN: ("dry run: written here, not published", ""),
+    State.WRITTEN: ("dry run, not published", ""),
     State.PUBLISHING: ("being uploaded", ""),
     State.WAITING: ("waits for a token", "warn"),
     State.DONE: ("published", "good"),

@@ -73,6 +73,11 @@ def read_wanted(body: Mapping[str, Any], caller: Caller) -> tuple[Wanted, bool]:
     if gives:
         kind, subject = _subject(str(body["subject"]))
         name = text(body, "subject_name") or subject
+        if kind is SubjectKind.HUB_GATE and object_kind is ObjectKind.DATASET:
+            raise InvalidValue(
+                "publishing is for persons and organisations: whoever passes a gate only reads",
+                path="$.subject",
+            )
     else:
         if caller.person is None:
             raise InvalidValue(

@@ -1,7 +1,8 @@
 """Journeys 4 and 5 on a whole server: guard, proxy, engine, API and pages together.
 
-Journey 1 is in `test_journeys.py` by mouse and in `test_keyboard.py` by keys. Journeys 2
-(publish a data set) and 3 (grants of a public demo) need parts that are not built yet.
+Journey 1 is in `test_journeys.py` by mouse and in `test_keyboard.py` by keys, journey 2
+(publish a dataset) in `test_datasets.py`, journey 3 (grants of a public demo) in
+`test_grants.py`.
 """
 
 from __future__ import annotations

@@ -354,3 +354,16 @@ def test_visitors_see_nothing_of_it(site: Publishing) -> None:
     for path in ("/datasets.json", "/datasets/publish.json", "/api/v1/datasets"):
         answer = site.ask(headers, "GET", path)
         assert answer.status_code in (401, 403, 421), path
+
+
+def test_nobody_publishes_by_passing_a_gate(site: Publishing) -> None:
+    body = {
+        "dataset": "ada/gate",
+        "kinds": ["publish"],
+        "subject": "hub:ada/readers",
+        "purpose": "to test",
+    }
+    answer = site.live.api("POST", "/api/v1/grants", body, status=422)
+    assert "only reads" in answer["error"]["message"]
+    given = body | {"subject": "oidc:org:acme"}
+    assert site.live.api("POST", "/api/v1/grants", given, status=201)["state"] == "approved"
