@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from explorer.custody.fields import dump, loads
-from explorer.custody.records import StagedCallRecord, StageResult
+from explorer.custody.records import (
+    StagedCallBaseSnapshot,
+    StagedCallRecord,
+    StageResult,
+)
 from explorer.integrations.nemo_gym.keys import key_of, parts_of
 
 SUFFIX = ".json"
@@ -67,7 +71,7 @@ class DirectorySink:
         _sync_folder(path.parent)
         return StageResult(ok=True, staging_key=key)
 
-    def fetch(self, staging_keys: Sequence[str]) -> list[StagedCallRecord]:
+    def fetch(self, staging_keys: Sequence[str]) -> list[StagedCallBaseSnapshot]:
         """As `StagingSource.fetch`.
 
         Raises:

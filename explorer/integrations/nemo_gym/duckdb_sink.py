@@ -19,7 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from explorer.custody.fields import dump, loads
-from explorer.custody.records import StagedCallRecord, StageResult
+from explorer.custody.records import (
+    StagedCallBaseSnapshot,
+    StagedCallRecord,
+    StageResult,
+)
 from explorer.integrations.nemo_gym.keys import key_of
 
 _PLAIN = (
@@ -91,7 +95,7 @@ class DuckDBSink:
         except LookupError:
             return False
 
-    def fetch(self, staging_keys: Sequence[str]) -> list[StagedCallRecord]:
+    def fetch(self, staging_keys: Sequence[str]) -> list[StagedCallBaseSnapshot]:
         """As `StagingSource.fetch`.
 
         Raises:

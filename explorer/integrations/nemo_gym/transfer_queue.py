@@ -17,7 +17,11 @@ from typing import Any
 import numpy as np
 
 from explorer.custody.fields import dump, loads
-from explorer.custody.records import StagedCallRecord, StageResult
+from explorer.custody.records import (
+    StagedCallBaseSnapshot,
+    StagedCallRecord,
+    StageResult,
+)
 from explorer.integrations.nemo_gym.keys import key_of
 
 # The queue's numbers are signed.
@@ -71,7 +75,7 @@ class TransferQueueSink:
         )
         return StageResult(ok=True, staging_key=key)
 
-    def fetch(self, staging_keys: Sequence[str]) -> list[StagedCallRecord]:
+    def fetch(self, staging_keys: Sequence[str]) -> list[StagedCallBaseSnapshot]:
         """As `StagingSource.fetch`.
 
         Raises:
