@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from huggingface_hub import DatasetCard
 
 from explorer.errors import InvalidValue
 from explorer.export.card.card import SECTIONS, card_text
@@ -229,6 +230,17 @@ def test_the_gate_and_another_licence_stand_in_front() -> None:
     assert "| Licence | [Ours: 1](https://example.org/licence) |" in card
     assert card_problems(card, whole()) == []
     assert "extra_gated_prompt" not in front_of(card_text(whole(), CHOICE, None))
+
+
+def test_the_hub_s_own_client_reads_the_card() -> None:
+    choice = replace(
+        CHOICE, title="# A: 'title' — \"x\"", gated=True, gate_prompt="a\n---\nb: c"
+    )
+    card = card_text(whole(), choice, "me/data")
+    read: Any = DatasetCard(card, ignore_metadata_errors=False)
+    assert read.data.to_dict() == front_of(card)
+    assert read.data.pretty_name == choice.title
+    assert read.text.lstrip("\n").startswith("# &#35; A: ")
 
 
 def test_links_lead_to_the_explorer_that_has_the_rollouts() -> None:
