@@ -15,11 +15,12 @@ from explorer.access.audit import AuditLog
 from explorer.access.database import AccessDatabase
 from explorer.access.people import Caller, How, Role
 from explorer.access.tables import DATASET_JOB
-from explorer.errors import InvalidValue, NotFound
+from explorer.errors import InvalidValue, NotFound, StoreFailed
 from explorer.export.card.choice import CardChoice
 from explorer.export.hub.folder import LocalFolder
 from explorer.export.hub.target import Target
 from explorer.export.publishing import jobs as jobs_module
+from explorer.export.publishing import worker as worker_module
 from explorer.export.publishing.desk import Found, PublishingDesk
 from explorer.export.publishing.jobs import Choices, Job, JobBook, State, Wants
 from explorer.export.publishing.leaves import Leaves
@@ -234,6 +235,36 @@ def test_whatever_happens_to_a_job_the_worker_goes_on(
     assert (wrong.state, wrong.code) == (State.FAILED, "invalid_value")
     assert good.state is State.DONE, good
     assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["counts"]["rollouts"]
+
+
+def test_a_fault_after_a_job_does_not_end_the_work(
+    database: AccessDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "RETRY_S", 0.01)
+    faults: list[Exception] = [
+        StoreFailed("the disk is full"),
+        StoreFailed("the disk is full"),
+        KeyError("a fault of ours"),
+    ]
+
+    async def work() -> list[Job]:
+        store = DuckDBStore(tmp_path / "s.duckdb", OPTIONS)
+        await fill(store)
+        office = Office(store, database, tmp_path)
+
+        def ended(job: Job, prepared: object) -> None:
+            if faults:
+                raise faults.pop(0)
+
+        office.worker._means = replace(office.worker._means, ended=ended)
+        office.worker.start()
+        found = [await office.job(Wants.FILES) for _ in range(3)]
+        await office.worker.stop()
+        await store.close()
+        return found
+
+    assert [job.state for job in asyncio.run(work())] == [State.WRITTEN] * 3
+    assert faults == []
 
 
 def test_a_new_worker_on_the_same_files_finishes_what_was_begun(

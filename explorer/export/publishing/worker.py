@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import shutil
 import threading
@@ -23,8 +22,17 @@ from explorer.access.audit import AuditLog, Entry, Event
 from explorer.errors import ExplorerError, StoreFailed
 from explorer.export.card.choice import choice_from_json
 from explorer.export.dataset.planning import Source
-from explorer.export.hub.target import MANIFEST, Target
+from explorer.export.hub.target import Target
 from explorer.export.publishing.approved import Approved, ChangedSince
+from explorer.export.publishing.endings import (
+    DELETED,
+    NO_ROOM,
+    STARTED_ANEW,
+    WAITS,
+    disk_words,
+    make_ready,
+    room_for,
+)
 from explorer.export.publishing.jobs import ENDED, Job, JobBook, State, Wants
 from explorer.export.publishing.leaves import Leaves
 from explorer.export.publishing.procedure import Order, Prepared, Progress, prepare, publish
@@ -36,18 +44,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 TIDY_EVERY_S = 3600.0
+RETRY_S = 5.0
 _STOP_S = 15.0
-WAITS = (
-    "it was uploading, or about to, and the token for it was only in memory: sign in again, "
-    "or give the token again, to go on"
-)
-
-DELETED = "a rollout of it was deleted meanwhile: let it go on without that one"
-NO_ROOM = (
-    "the disk is nearly full, and recording comes first: remove files of other jobs, or of "
-    "elsewhere, and let it go on"
-)
-STARTED_ANEW = "the server was started anew meanwhile; its schedule makes another job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,18 @@ class Worker:
         # What a writing that was cut short left beside.
         for left in self._means.folder.glob(".*"):
             shutil.rmtree(left, ignore_errors=True)
+        self._begin()
+
+    def _begin(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours ends one round, not the work."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._closing:
+            log.error("the work on datasets begins anew after a fault", exc_info=error)
+            self._begin()
 
     async def stop(self) -> None:
         """Ends it wherever it is; what it was doing goes on after the next start."""
@@ -200,7 +209,17 @@ class Worker:
             self._now = None
         if work.cancelled() or self._closing:
             return
-        self._settle(job.job_id, now, work.exception())
+        await self._settled(job.job_id, now, work.exception())
+
+    async def _settled(self, job_id: str, now: _Now, error: BaseException | None) -> None:
+        """How it ended, written down; while that cannot be done, nothing else can."""
+        while True:
+            try:
+                self._settle(job_id, now, error)
+                return
+            except StoreFailed as failed:
+                log.error("the end of job %s cannot be written yet: %s", job_id, failed)
+                await asyncio.sleep(RETRY_S)
 
     async def _watch(self, job: Job, now: _Now) -> None:
         """Stops a job whose leave has ended, or for which there is no room."""
@@ -212,9 +231,7 @@ class Worker:
             await asyncio.sleep(POLL_S)
 
     def _no_room(self) -> bool:
-        there = self._means.folder
-        free = shutil.disk_usage(there if there.is_dir() else there.parent).free
-        return free < self._means.min_free
+        return not room_for(self._means.folder, self._means.min_free)
 
     # -- one job
 
@@ -227,7 +244,7 @@ class Worker:
         token = means.leaves.token(job.job_id)
         order = await asyncio.to_thread(self._order, job)
         told = self._told(job.job_id)
-        await asyncio.to_thread(_ready, folder)
+        await asyncio.to_thread(make_ready, folder)
         waits = job.wants is Wants.PUBLISH and token is None and needs_token(job.choices.target)
         if job.wants is Wants.FILES or (waits and not job.files):
             await self._prepare(job, order, now)
@@ -302,7 +319,7 @@ class Worker:
         elif isinstance(error, ExplorerError):
             self._over(job, State.FAILED, error.code, error.message)
         elif isinstance(error, OSError):
-            self._over(job, State.FAILED, "disk", _disk_words(error))
+            self._over(job, State.FAILED, "disk", disk_words(error))
         elif error is not None:
             log.error("job %s ended by a fault of ours", job_id, exc_info=error)
             words = "something went wrong in this program; the server's log says what"
@@ -374,16 +391,3 @@ class Worker:
             old = job.files and job.updated_us < before
             if old and (job.state in ENDED or job.state is State.WAITING):
                 await asyncio.to_thread(self.remove_files, job.job_id)
-
-
-def _ready(folder: Path) -> None:
-    """The folder is new, or holds a whole dataset of an earlier try."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.is_dir() and not (folder / MANIFEST).is_file():
-        shutil.rmtree(folder)
-
-
-def _disk_words(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full: remove files of other jobs, or of elsewhere, and go on"
-    return f"a file could not be read or written: {error.strerror or type(error).__name__}"
