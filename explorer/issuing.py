@@ -44,9 +44,7 @@ class Issuing(Rounds):
             if began - began_round > ROUND_S:
                 return True
             try:
-                record = await asyncio.to_thread(self._store.record, rollout_id)
-                if record is not None:
-                    await self._sealing.issue(record)
+                await self._sealing.issue(rollout_id)
             except ExplorerError as error:
                 self._failed.add(rollout_id)
                 log.warning("rollout %s gets no receipt: %s", rollout_id, error)

@@ -221,4 +221,4 @@ def read_token(file: Path | None) -> str | None:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
     if not text or any(letter.isspace() for letter in text):
         raise ConfigurationError(f"{file} holds no token: one word is wanted")
-    return text
+    return str(text)

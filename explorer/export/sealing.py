@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from explorer.export.signing import CheckingKey, Signature, SigningKey
-from explorer.records import RolloutId, RolloutRecord
+from explorer.records import RolloutId
 from explorer.store.interface import Store
 from explorer.store.seals import Seal
 from explorer.trace.custody_calls import CustodyCalls, custody_calls
@@ -81,14 +81,19 @@ class Sealing:
         self._key = key
         self._lock = asyncio.Lock()
 
-    async def issue(self, record: RolloutRecord) -> Custody:
-        """The receipts of a rollout; those that are due are issued now, if they can be.
+    async def issue(self, rollout_id: RolloutId) -> Custody | None:
+        """The receipts of a rollout, None where there is none of this id; those that are due
+        are issued now, if they can be.
+
+        The record is read here: one of which parts are hidden from somebody is another one.
 
         Raises:
             StoreFailed: a receipt could not be stored.
         """
-        rollout_id = record.rollout.rollout_id
-        calls, found, stored = await asyncio.to_thread(self._read, record)
+        read = await asyncio.to_thread(self._read, rollout_id)
+        if read is None:
+            return None
+        calls, found, stored = read
         due = {each.number for each in found} - {seal.number for seal in stored}
         if due and not self._store.health().read_only:
             async with self._lock:
@@ -107,11 +112,13 @@ class Sealing:
         return await asyncio.to_thread(self._store.seals, rollout_id)
 
     def _read(
-        self, record: RolloutRecord
-    ) -> tuple[CustodyCalls, tuple[NumberedReceipt, ...], tuple[Seal, ...]]:
+        self, rollout_id: RolloutId
+    ) -> tuple[CustodyCalls, tuple[NumberedReceipt, ...], tuple[Seal, ...]] | None:
+        record = self._store.record(rollout_id)
+        if record is None:
+            return None
         calls = custody_calls(record)
-        stored = self._store.seals(record.rollout.rollout_id)
-        return calls, receipts_of(record, calls), stored
+        return calls, receipts_of(record, calls), self._store.seals(rollout_id)
 
     def _seal(self, rollout_id: RolloutId, receipt: NumberedReceipt) -> Seal:
         made = None if self._key is None else self._key.sign(receipt.sha256)

@@ -1,7 +1,7 @@
 """What the other tabs of a rollout say, every field documented.
 
-Owns: the contexts of conversation, timing, requests, group, provenance, findings and
-custody. Must not know: where the values come from.
+Owns: the contexts of conversation, timing, requests, group, provenance and findings.
+Must not know: where the values come from.
 """
 
 # ruff: noqa: RUF009 - `said` only calls `dataclasses.field`
@@ -225,27 +225,3 @@ class FindingsPage:
     secrets: SecretsPart | None = said(
         "What looks like a secret; null on a server that does not look for any."
     )
-
-
-@dataclass(frozen=True, slots=True)
-class CustodyRow:
-    """One call in the hash chain."""
-
-    short_call: str = said("The call's id, shortened.")
-    call_href: str = said("Address of its request.")
-    sequence: int = said("Number in admission order.")
-    parent: str = said("Stored parent, shortened, `–` for a root.")
-    tokens: int | None = said("Prompt and sampled tokens.")
-    chain_hash: str = said("Chain hash as recorded, `not recorded` if it was not.")
-
-
-@page
-@dataclass(frozen=True, slots=True)
-class CustodyPage:
-    """`/rollouts/{rollout_id}/custody`: the hash chain as recorded."""
-
-    template: ClassVar[str] = "custody.html"
-    frame: Frame = said("What surrounds the page.")
-    header: Header = said("What every tab shows.")
-    rows: tuple[CustodyRow, ...] = said("Calls in admission order.")
-    recorded: int = said("Calls with a recorded chain hash.")

@@ -1,4 +1,4 @@
-"""Builds the provenance, findings and custody tabs.
+"""Builds the provenance and findings tabs.
 
 Owns: what these tabs say. Must not know: HTML, HTTP.
 """
@@ -22,8 +22,6 @@ from explorer.web.contexts import Frame, Measurement
 from explorer.web.contexts_rollout import Header
 from explorer.web.contexts_secrets import SecretsPart
 from explorer.web.contexts_tabs import (
-    CustodyPage,
-    CustodyRow,
     Fact,
     FindingRow,
     FindingsPage,
@@ -242,25 +240,3 @@ def trajectory_facts(judged: Judged) -> tuple[Fact, ...]:
         fact("subagents", str(len(told.subagents))),
         fact("document SHA-256", told.sha256),
     )
-
-
-def custody_page(judged: Judged, frame: Frame, header: Header) -> CustodyPage:
-    """The hash chain as recorded."""
-    rollout_id = judged.record.rollout.rollout_id
-    rows = tuple(
-        CustodyRow(
-            short_call=words.short_id(call.call_id),
-            call_href=rollout_href(rollout_id, f"requests/{call.call_id}"),
-            sequence=call.sequence,
-            parent=words.short_id(call.stored_parent_id)
-            if call.stored_parent_id
-            else words.NONE,
-            tokens=None
-            if call.prompt_len is None
-            else call.prompt_len + (call.completion_len or 0),
-            chain_hash=call.chain_hash.hex() if call.chain_hash else "not recorded",
-        )
-        for call in judged.record.calls
-    )
-    recorded = sum(call.chain_hash is not None for call in judged.record.calls)
-    return CustodyPage(frame=frame, header=header, rows=rows, recorded=recorded)

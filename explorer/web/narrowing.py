@@ -13,17 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
 
 from explorer.access.policy import Level
-from explorer.errors import AccessDenied
 from explorer.export.judged import Judged, JudgedSource
 from explorer.records import (
     Body,
     Call,
     CallId,
     Certificate,
-    KeyHash,
     Rollout,
     RolloutId,
     RolloutRecord,
@@ -31,7 +28,6 @@ from explorer.records import (
     VocabularyEntry,
 )
 from explorer.store.interface import (
-    QuarantinedRow,
     RecordStamp,
     RolloutState,
     Store,
@@ -51,6 +47,7 @@ from explorer.store.queries import (
 from explorer.store.remarks import Annotation, LabelCount, SavedView
 from explorer.store.seals import Seal
 from explorer.web.network import without_places
+from explorer.web.whole_only import WholeOnly, whole_only
 
 Ids = frozenset[RolloutId]
 
@@ -100,7 +97,7 @@ class NarrowJudged:
         return await asyncio.to_thread(self._hiding.judged, judged)
 
 
-class NarrowStore:
+class NarrowStore(WholeOnly):
     """The store without the rollouts that may not be seen; nothing can be written to it.
 
     Args:
@@ -176,7 +173,7 @@ class NarrowStore:
 
     def replies(self, rollout_id: RolloutId) -> Iterator[tuple[CallId, bytes | str]]:
         # They feed the check against the engine's own bytes, which is made on the whole.
-        _whole_only()
+        whole_only()
 
     def annotations(self, rollout_id: RolloutId) -> tuple[Annotation, ...]:
         if not self._sees(rollout_id):
@@ -280,83 +277,6 @@ class NarrowStore:
             messages=(),
         )
 
-    # -- for curators and operators only
-
-    def seals_due(self) -> Any:
-        _whole_only()
-
-    async def add_seal(self, seal: Any) -> None:
-        _whole_only()
-
-    def secret_marks(self) -> Any:
-        _whole_only()
-
-    def secret_mark(self, rollout_id: RolloutId) -> Any:
-        _whole_only()
-
-    def secret_rows(self, rollout_id: RolloutId) -> Any:
-        _whole_only()
-
-    def secret_decisions(self, rollout_id: RolloutId) -> Any:
-        _whole_only()
-
-    def secrets_undecided(self) -> Any:
-        _whole_only()
-
-    def secrets_in_lists(self) -> Any:
-        _whole_only()
-
-    async def add_secret(self, record: Any) -> None:
-        _whole_only()
-
-    def rollout_by_key(self, key_hash: KeyHash) -> Rollout | None:
-        _whole_only()
-
-    def open_rollouts(self) -> tuple[Rollout, ...]:
-        _whole_only()
-
-    def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
-        _whole_only()
-
-    def backup(self, target: Any) -> Any:
-        _whole_only()
-
-    def snapshot(self) -> Any:
-        _whole_only()
-
-    def quarantined(self) -> tuple[QuarantinedRow, ...]:
-        _whole_only()
-
-    async def close(self) -> None:
-        _whole_only()
-
-    async def add_rollout(self, rollout: Any) -> None:
-        _whole_only()
-
-    async def add_event(self, event: Any) -> Any:
-        _whole_only()
-
-    def admit(self, admission: Any) -> Any:
-        _whole_only()
-
-    async def commit_call(self, call: Any, bodies: Any) -> None:
-        _whole_only()
-
-    async def add_certificate(self, certificate: Any) -> None:
-        _whole_only()
-
-    async def add_vocabulary(self, entries: Any) -> None:
-        _whole_only()
-
-    async def add_judgement(self, row: Any) -> None:
-        _whole_only()
-
-    async def add_annotation(self, annotation: Any) -> None:
-        _whole_only()
-
-    async def add_view(self, view: Any) -> None:
-        _whole_only()
-
     # -- how
 
     def _sees(self, rollout_id: RolloutId) -> bool:
@@ -391,10 +311,6 @@ class NarrowStore:
 
     def _words(self, text: str | None, about: RolloutId | None = None) -> str | None:
         return self._hiding.text(text, about) if text is not None else None
-
-
-def _whole_only() -> NoReturn:
-    raise AccessDenied("this is for curators and operators, who see the whole store")
 
 
 def _name(path: str) -> str:

@@ -24,9 +24,9 @@ from explorer.web.contexts_requests import RequestsPage
 from explorer.web.contexts_rollout import Header
 from explorer.web.contexts_tabs import ConversationPage, ConversationTurn
 from explorer.web.conversation import Conversation
+from explorer.web.custody_page import custody_page
 from explorer.web.desk_access import api_services, require_change
 from explorer.web.details import (
-    custody_page,
     findings_page,
     provenance_page,
 )
@@ -239,7 +239,16 @@ async def decide(request: Request, rollout_id: str) -> Response:
 
 @page_and_twin(router, "/rollouts/{rollout_id}/custody")
 async def custody(request: Request, rollout_id: str) -> Response:
-    """The hash chain as recorded."""
+    """The hash chain and the receipts; with `check=1` every link is made again."""
+    judged = await judged_or_404(request, rollout_id)
+    sealing = services_of(request).sealing
+    found = None
+    if sealing is not None and judged.cover is None:
+        found = await sealing.issue(judged.record.rollout.rollout_id)
+    check = request.query_params.get("check") == "1"
     return await tab(
-        request, rollout_id, "custody", lambda judged, f, h, _: custody_page(judged, f, h)
+        request,
+        rollout_id,
+        "custody",
+        lambda judged, f, h, _: custody_page(judged, f, h, found, check=check),
     )

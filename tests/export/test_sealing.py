@@ -49,9 +49,9 @@ def key(request: pytest.FixtureRequest, tmp_path: Path) -> PrivateKey | SecretKe
 
 
 async def custody(store: DuckDBStore, name: Any, key: Any = None) -> Custody:
-    record = store.record(name)
-    assert record is not None
-    return await Sealing(store, lambda: 77, key).issue(record)
+    found = await Sealing(store, lambda: 77, key).issue(name)
+    assert found is not None
+    return found
 
 
 def test_a_signature_is_of_one_key_and_one_digest(key: PrivateKey | SecretKey) -> None:
@@ -223,11 +223,9 @@ def test_nothing_is_issued_into_a_store_that_is_only_read(tmp_path: Path) -> Non
 
 def test_two_who_issue_at_once_issue_one(tmp_path: Path) -> None:
     async def work(store: DuckDBStore) -> None:
-        record = store.record(FORKED)
-        assert record is not None
         sealing = Sealing(store, lambda: 77, SecretKey(b"k" * 32))
-        both = await asyncio.gather(*(sealing.issue(record) for _ in range(8)))
-        assert {each.receipts for each in both} == {both[0].receipts}
+        both = await asyncio.gather(*(sealing.issue(FORKED) for _ in range(8)))
+        assert len({each.receipts for each in both if each is not None}) == 1
         assert len(store.seals(FORKED)) == 1
         assert store.health().quarantined == 0
 

@@ -28,6 +28,7 @@ from explorer.export.publishing.desk import PublishingDesk
 from explorer.export.publishing.jobs import Job, JobBook
 from explorer.export.publishing.leaves import Leaves
 from explorer.export.publishing.schedules import ScheduleBook
+from explorer.export.sealing import Sealing
 from explorer.settings import load
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 from explorer.store.interface import Store
@@ -111,6 +112,7 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
             certificate=lambda: CERTIFICATE if store.list_runs() else None,
             vocabulary=lambda tokenizer: tables.get(tokenizer or "", {}),
             started_us=START_US,
+            sealing=Sealing(store, lambda: START_US),
         ),
     )
     return app
