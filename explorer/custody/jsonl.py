@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,13 @@ from typing import Any
 
 from explorer.custody.errors import LedgerError, RecordError
 from explorer.custody.fields import dump, loads
-from explorer.custody.ledger import Candidate, LedgerIndex, failure_row, row_of
+from explorer.custody.ledger import (
+    Candidate,
+    LedgerIndex,
+    checked_rollout_id,
+    failure_row,
+    row_of,
+)
 from explorer.custody.records import CaptureLedgerCommit, RolloutManifest
 
 SUFFIX = ".lineage.jsonl"
@@ -31,7 +36,6 @@ LOCK_SUFFIX = ".tokens.lock"
 CACHED_ROLLOUTS = 256
 MARK_BYTES = 256
 
-_ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]+")
 _PRIVATE = 0o600
 
 
@@ -116,12 +120,7 @@ class JsonlLedger:
         Raises:
             LedgerError: an id that cannot be a file's name.
         """
-        if not isinstance(rollout_id, str) or not _ROLLOUT_ID.fullmatch(rollout_id):
-            raise LedgerError(
-                "invalid_rollout_id",
-                "a rollout id has letters, digits, points, lines and hyphens only",
-            )
-        return self._root / f"{rollout_id}{SUFFIX}"
+        return self._root / f"{checked_rollout_id(rollout_id)}{SUFFIX}"
 
     def _append(self, rollout_id: str, row: Mapping[str, Any]) -> None:
         with self._current(rollout_id) as cached:

@@ -11,6 +11,7 @@ of that call is taken.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -39,6 +40,7 @@ _SHARED = (
     "fingerprint_version",
 )
 _OPTIONAL = frozenset({"admitted_at", "output_fingerprint", "continuation_fingerprint"})
+_ROLLOUT_ID = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Candidate(NamedTuple):
@@ -76,6 +78,20 @@ class CaptureLedger(Protocol):
 
     def staging_chain(self, rollout_id: str, model_call_id: str) -> tuple[str, ...]:
         """The storage keys from the root to this committed call."""
+
+
+def checked_rollout_id(rollout_id: object) -> str:
+    """`rollout_id`, where it can name a ledger of any kind.
+
+    Raises:
+        LedgerError: it cannot.
+    """
+    if not isinstance(rollout_id, str) or not _ROLLOUT_ID.fullmatch(rollout_id):
+        raise LedgerError(
+            "invalid_rollout_id",
+            "a rollout id has letters, digits, points, lines and hyphens only",
+        )
+    return rollout_id
 
 
 def row_of(commit: CaptureLedgerCommit) -> dict[str, Any]:
