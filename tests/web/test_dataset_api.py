@@ -61,10 +61,16 @@ def test_a_dry_run_says_what_is_in_it_and_writes_it_here_only(site: Publishing) 
 
 def test_hub_03_a_wrong_name_is_refused_before_anything_is_written(site: Publishing) -> None:
     many = len(site.live.api("GET", "/api/v1/datasets")["datasets"])
-    for name in ("ada/x--y", "nobody", "ada/.hidden", "a" * 97 + "/x"):
+    wrong = ("me/my--data", "me/..x", "me/" + "a" * 120, "My Data", "nobody", "ada/x.git")
+    for name in wrong:
         answer = site.live.api("POST", "/api/v1/datasets", ORDER | {"target": name}, status=422)
         assert answer["error"]["code"] == "hub_name_invalid"
-        assert "OWNER/NAME" in answer["error"]["message"]
+        # The rule is spelled out, in the form, too.
+        assert "at most 96" in answer["error"]["message"]
+        form = {"origin": site.live.url, "sec-fetch-site": "same-origin"}
+        page = site.ask(form, "POST", "/datasets", data=ORDER | {"target": name})
+        assert page.status_code == 422
+        assert "at most 96" in page.text
     assert len(site.live.api("GET", "/api/v1/datasets")["datasets"]) == many
 
 
@@ -186,7 +192,7 @@ def test_a_wrong_token_fails_in_words_and_another_goes_on(site: Publishing) -> N
     assert site.until(job["job_id"], "done", "failed")["state"] == "done"
 
 
-def test_hub_02_a_token_that_may_not_write_is_refused(site: Publishing) -> None:
+def test_a_token_that_may_not_write_is_refused(site: Publishing) -> None:
     reader = site.hub.people.add("ada", "read")
     job = site.dry_run(query="run=good", target="ada/readers")
     site.post(f"/api/v1/datasets/{job['job_id']}/publish", token=reader)

@@ -139,6 +139,26 @@ def test_the_hits_of_a_secret_stand_with_where_they_are(whole: Publishing) -> No
     assert form["undecided_rollouts"][0]["value"] == each["href"]
 
 
+def test_hub_06_a_form_left_at_its_defaults_is_private(whole: Publishing) -> None:
+    page = read(whole.ask({}, "GET", "/datasets/publish?run=good").text)
+    ticked = [
+        each.attributes["value"]
+        for each in page.elements
+        if each.attributes.get("name") in ("visibility", "gated", "formats", "bodies")
+        and "checked" in each.attributes
+    ]
+    assert ticked == ["private", "no"]
+    href = _form(whole, "/datasets", **ORDER, query="run=good", target="ada/left").headers[
+        "location"
+    ]
+    job_id = href.rpartition("/")[2]
+    whole.until(job_id, "written")
+    # The page of the job, left at its defaults, too.
+    assert _form(whole, f"{href}/publish", token=whole.token).status_code == 303
+    whole.until(job_id, "done")
+    assert whole.hub.shelf.repos["dataset", "ada/left"].private
+
+
 def test_a_form_of_another_site_does_nothing(whole: Publishing) -> None:
     headers = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
     before = len(whole.live.api("GET", "/api/v1/datasets")["datasets"])

@@ -21,10 +21,10 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
-from explorer.logs import logging_config
 from explorer.engine.scripted import ScriptedEngine
 from explorer.engine.tiny import TinyEngine
 from explorer.errors import SecretsUndecided
+from explorer.logs import logging_config
 from explorer.records import RolloutId
 from explorer.store.search_index import index_path
 from explorer.trace.secret_hiding import HIDDEN_ID
