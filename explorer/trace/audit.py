@@ -22,6 +22,7 @@ from explorer.errors import RecordInconsistent
 from explorer.records import Call, CallId, CallStatus, EventKind, RolloutRecord
 from explorer.trace.assemble import findings_by_call, same_inputs, wide
 from explorer.trace.checks import null_logprobs
+from explorer.trace.custody_section import custody_chunks
 from explorer.trace.jsontext import dump, non_finite
 from explorer.trace.provenance import rollout_facts
 from explorer.trace.verdict import Judgement
@@ -88,8 +89,10 @@ def _chunks(record: RolloutRecord, judgement: Judgement, annotations: Any) -> It
         codes = [item.code for item in found.get(call.call_id, ())]
         entry = _stored(call) | digests.of(call) | _decided(judgement, call, codes)
         yield (b"," if place else b"") + dump(entry)
+    yield b'],"custody":'
+    yield from custody_chunks(record)
     said = b"" if annotations is None else b',"annotations":' + dump(annotations)
-    yield b"]" + said + b"}"
+    yield said + b"}"
 
 
 def totals(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
