@@ -691,7 +691,10 @@ def access_page() -> str:
             ("Scope", "Allows, within what its owner may do"),
             (
                 ("`read`", "Lists and pages; asking for grants."),
-                ("`download`", "Documents that a grant or a role allows; with `read`, datasets."),
+                (
+                    "`download`",
+                    "Documents that a grant or a role allows; with `read`, datasets.",
+                ),
                 ("`curate`", "What a curator writes."),
                 ("`operate`", "What an operator does."),
             ),
