@@ -253,6 +253,7 @@ class DatasetJobPage:
     may_stop: bool = said("Whether it can be stopped.")
     may_take_back: bool = said("Whether what it published can be taken back.")
     may_remove: bool = said("Whether its files can be removed from this machine.")
+    may_forget: bool = said("Whether the job can be taken off the list.")
     zip_href: str = said("Download of all its files; empty where there is none.")
     verify: str = said("Command that checks the dataset alone.")
     folder: str = said("Where its files lie on the server, for the operator; else empty.")

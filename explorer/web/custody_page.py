@@ -83,7 +83,7 @@ def _receipt(issued: Issued) -> ReceiptRow:
         found_by=words.NONE if now is None else now.terminal_selection or words.NONE,
         trail="" if now is None else safe_text(_trail(now.terminal_attribution_reason or "")),
         poisoned="" if now is None else safe_text(now.failure_reason or ""),
-        state=_state(issued),
+        state=issued.state,
         signature=str(issued.signed),
         key_id="" if seal is None else seal.key_id or "",
     )
@@ -92,14 +92,6 @@ def _receipt(issued: Issued) -> ReceiptRow:
 def _trail(reason: str) -> str:
     """Without the witness that is never asked here: nobody gives a scored response."""
     return ",".join(part for part in reason.split(",") if part != "no_response_object")
-
-
-def _state(issued: Issued) -> str:
-    if issued.now is None:
-        return "gone from the record"
-    if issued.seal is None:
-        return "not issued"
-    return "as issued" if issued.agrees else "changed since"
 
 
 def _last(custody: Custody | None) -> Rebuilt | None:

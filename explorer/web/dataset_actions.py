@@ -18,7 +18,7 @@ from explorer.access.people import Caller
 from explorer.access.policy import Kind
 from explorer.errors import AccessDenied, CapacityReached, InvalidValue, SignInNeeded
 from explorer.export.publishing.desk import Found, PublishingDesk
-from explorer.export.publishing.jobs import Job, State, Wants
+from explorer.export.publishing.jobs import Job, Wants
 from explorer.export.publishing.schedules import Schedule
 from explorer.export.publishing.where import needs_token, read_where
 from explorer.web.access import access_of
@@ -214,7 +214,7 @@ async def remove_files(request: Request, job_id: str) -> Job:
 async def forget(request: Request, job_id: str) -> None:
     """Takes a job and its files away; the audit log keeps what it did."""
     job = known_job(request, job_id)
-    if job.state is State.DONE and not job.removed:
+    if job.published:
         raise InvalidValue(
             "what it published is out: take that back first, or remove its files only"
         )

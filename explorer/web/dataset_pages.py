@@ -148,6 +148,12 @@ async def remove(request: Request, job_id: str) -> Response:
     return await _then(actions.remove_files(request, job_id), _href)
 
 
+@router.post("/datasets/{job_id}/forget", dependencies=[CanChange])
+async def forget(request: Request, job_id: str) -> Response:
+    """Takes a job that published nothing off the list, with its files."""
+    return await _then(actions.forget(request, job_id), "/datasets")
+
+
 @router.post("/datasets/{job_id}/yank", dependencies=[CanChange])
 async def yank(request: Request, job_id: str) -> Response:
     """Takes the files back and says why, where they were."""

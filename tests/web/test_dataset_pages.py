@@ -159,6 +159,22 @@ def test_hub_06_a_form_left_at_its_defaults_is_private(whole: Publishing) -> Non
     assert whole.hub.shelf.repos["dataset", "ada/left"].private
 
 
+def test_a_job_that_published_nothing_is_taken_off_the_list(whole: Publishing) -> None:
+    job = whole.dry_run(query="run=good")
+    path = f"/datasets/{job['job_id']}"
+    assert "Take the job off the list" in whole.ask({}, "GET", path).text
+    assert _form(whole, f"{path}/forget").headers["location"] == "/datasets"
+    assert whole.ask({}, "GET", path).status_code == 404
+    out = whole.dry_run(query="run=good", target="ada/out")["job_id"]
+    whole.post(f"/api/v1/datasets/{out}/publish", token=whole.token)
+    whole.until(out, "done")
+    assert "Take the job off the list" not in whole.ask({}, "GET", f"/datasets/{out}").text
+    assert _form(whole, f"/datasets/{out}/forget").status_code == 422
+    again = _form(whole, f"/datasets/{out}/publish", token=whole.token)
+    assert again.status_code == 422
+    assert "published already" in again.text
+
+
 def test_a_form_of_another_site_does_nothing(whole: Publishing) -> None:
     headers = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
     before = len(whole.live.api("GET", "/api/v1/datasets")["datasets"])

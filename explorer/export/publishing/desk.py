@@ -124,6 +124,8 @@ class PublishingDesk:
         only = GOES_ON | {State.WRITTEN, State.DONE}
         job = self.book.get(job_id)
         self._require(job, only)
+        if job.published:
+            raise InvalidValue("it is published already; new rollouts take a new dry run")
         # Before the worker can begin it.
         self.leaves.give(job_id, caller, typed)
         made = await asyncio.to_thread(

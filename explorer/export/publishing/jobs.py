@@ -107,8 +107,8 @@ class Job:
 
     @property
     def published(self) -> bool:
-        """Whether it is out, as far as we know."""
-        return self.state is State.DONE and not self.removed
+        """Whether something of it is out, as far as we know."""
+        return self.state is State.DONE and not self.removed and "url" in self.result
 
 
 class JobBook:
