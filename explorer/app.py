@@ -63,6 +63,7 @@ from explorer.web import (
     imports,
     live_routes,
     notes,
+    receipt_routes,
     search_pages,
     secret_pages,
     views,
@@ -218,6 +219,7 @@ class Application:
         )
         app.include_router(api.router)
         app.include_router(exports.router)
+        app.include_router(receipt_routes.programs)
         app.include_router(imports.router)
         app.include_router(notes.programs)
         app.include_router(secret_pages.programs)

@@ -286,9 +286,19 @@ def import_(path: Path, run: str, format_: str, as_json: bool, **flags: Any) -> 
     type=click.Path(path_type=Path, dir_okay=False),
     help="The Capture audit of the same rollout, for a Training trace.",
 )
+@click.option(
+    "--receipts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With a Capture audit: the receipts of its rollout, as the API gives them.",
+)
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The key that signed the receipts: a public key in PEM, or the shared secret.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @options.store
-def verify(names: tuple[str, ...], against: Path | None, as_json: bool, **flags: Any) -> None:
+def verify(names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Check exported files or datasets by themselves, or rollouts of the store by id.
 
     An audit and every rollout of a dataset are judged again, and must say what follows from
@@ -297,7 +307,11 @@ def verify(names: tuple[str, ...], against: Path | None, as_json: bool, **flags:
     """
     from explorer import exporting
 
-    sys.exit(exporting.check(load(**flags), names, against, as_json=as_json))
+    files = {name: flags.pop(name) for name in ("against", "receipts", "key")}
+    if files["key"] is not None and files["receipts"] is None:
+        raise click.UsageError("--key checks the signatures of --receipts")
+    beside = exporting.Beside(**files)
+    sys.exit(exporting.check(load(**flags), names, beside, as_json=as_json))
 
 
 @cli.command()

@@ -140,6 +140,12 @@ class RolloutOpen(RequestRefused):
     code = "rollout_open"
 
 
+class ExternalCustodyUnsupported(RequestRefused):
+    """A call that a worker with tokens of its own could not acknowledge."""
+
+    code = "external_custody_unsupported"
+
+
 class NotTrainable(RequestRefused):
     status = 409
     code = "not_trainable"

@@ -30,6 +30,8 @@ from explorer.errors import ConfigurationError, InvalidValue
 from explorer.export.adapters.registry import adapters_of
 from explorer.export.dataset.archive import unpack
 from explorer.export.publishing.checking import check_folder
+from explorer.export.receipt_check import check_receipts
+from explorer.export.signing import read_key
 from explorer.integrations.client import ApiError, ExplorerClient
 from explorer.reach import reach
 from explorer.running import say
@@ -231,15 +233,28 @@ async def _fetch(client: ExplorerClient, path: str, target: Path) -> int:
     return size
 
 
-def check(
-    settings: Settings, names: Sequence[str], against: Path | None, *, as_json: bool
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What files are verified with.
+
+    Attributes:
+        against: the Capture audit of a Training trace.
+        receipts: those of an audit's rollout.
+        key: that signed them.
+    """
+
+    against: Path | None = None
+    receipts: Path | None = None
+    key: Path | None = None
+
+
+def check(settings: Settings, names: Sequence[str], beside: Beside, *, as_json: bool) -> int:
     """Verifies files, or rollouts of the store by id, and says what was found.
 
     Returns:
         The exit status: 0 when everything holds together, whatever the verdicts are.
     """
-    other = None if against is None else read_file(against)
+    other = None if beside.against is None else read_file(beside.against)
     sound = True
     reports = []
     for name in names:
@@ -252,7 +267,7 @@ def check(
             found = [_of_archive(path)]
         else:
             try:
-                found = [verify(read_file(path), other)]
+                found = [_with_receipts(path, verify(read_file(path), other), beside)]
             except InvalidValue as error:
                 place = error.details.get("path")
                 where = f" at {place}" if place else ""
@@ -265,6 +280,16 @@ def check(
     if as_json:
         click.echo(json.dumps(reports, indent=1, ensure_ascii=False))
     return 0 if sound else 1
+
+
+def _with_receipts(path: Path, report: Report, beside: Beside) -> Report:
+    """With what the receipts of an audit's rollout add."""
+    if beside.receipts is None:
+        return report
+    if report.kind != "capture-audit":
+        raise InvalidValue("receipts are checked against a Capture audit")
+    key = None if beside.key is None else read_key(beside.key)
+    return check_receipts(report, read_file(path), read_file(beside.receipts), key)
 
 
 def _of_folder(path: Path) -> Report:

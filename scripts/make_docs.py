@@ -64,6 +64,7 @@ from explorer.web import (
     message_pages,
     notes,
     pages,
+    receipt_routes,
     rollout_pages,
     search_pages,
     secret_pages,
@@ -524,6 +525,7 @@ def served_routes() -> list[APIRoute]:
     routers = (
         api.router,
         exports.router,
+        receipt_routes.programs,
         imports.router,
         drift.router,
         notes.programs,

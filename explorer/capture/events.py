@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from explorer.custody.admission import Served
+from explorer.custody.records import CaptureAdmission
 from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.errors import EngineMalformed, EngineTimeout, UpstreamFailed
 from explorer.records import Admission, Body, Call, FailureKind
@@ -120,6 +122,21 @@ class Stopping:
     time_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class Authorised:
+    """Whether the call that `Authorise` asked about may be captured."""
+
+    time_us: int
+    admission: CaptureAdmission | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The ledger holds what `Settle` told it."""
+
+    time_us: int
+
+
 Event = (
     Received
     | Recalled
@@ -133,6 +150,8 @@ Event = (
     | Stored
     | StoreBroke
     | Stopping
+    | Authorised
+    | Settled
 )
 
 
@@ -204,6 +223,24 @@ class WakeAfter:
 
 
 @dataclass(frozen=True, slots=True)
+class Authorise:
+    """Ask the ledger of external custody; answer with `Authorised` or `StoreBroke`. `items`
+    are None where the conversation has no form by which it could be found."""
+
+    items: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Tell that ledger how an admitted call ended; answer with `Settled` or `StoreBroke`.
+    `served` is None where no reply of the engine is served."""
+
+    admission: CaptureAdmission
+    coordinates: Any
+    served: Served | None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The call's life is over; no further event is taken."""
 
@@ -219,4 +256,6 @@ Command = (
     | Send
     | WakeAfter
     | Done
+    | Authorise
+    | Settle
 )

@@ -7,7 +7,7 @@ Must not know: sockets, tasks, the clock, the database, any dialect's bytes.
 
 The reply's last byte is only ever sent after `Stored`. States:
 
-    new ─Received▶ preparing ─Recalled, Counted▶ asking ─EngineAnswered▶ storing ─Stored▶ done
+    new ─Received▶ preparing ─Recalled, Counted, Authorised▶ asking ─EngineAnswered▶ storing ─Settled, Stored▶ done
                                                    │ EngineChunk: live text (pass-through)
                                                    │ ClientLeft, EngineBroke, Stopping ▶ storing
 
@@ -28,6 +28,7 @@ from explorer.capture import events as ev
 from explorer.capture.answers import Answers, Outgoing, failure_status
 from explorer.capture.budgets import FINAL_TURN_TEXT, Ledger, Reservation
 from explorer.capture.draft import Draft, Placement
+from explorer.capture.external import ExternalCall, check
 from explorer.capture.livereply import LiveReply
 from explorer.capture.sampling import SamplingPlan, Shaped, cap, shape
 from explorer.capture.spawning import spawned_by
@@ -82,6 +83,7 @@ class CallContext:
         unary_keepalive: a whole reply is begun with blanks, too, as JSON allows; an error
             then comes with status 200.
         sampled_arguments: argument texts of the rollout's earlier tool calls, by id.
+        external: the engine is a worker that keeps the tokens itself.
     """
 
     call_id: CallId
@@ -100,6 +102,7 @@ class CallContext:
     ledger: Ledger = field(default_factory=Ledger)
     unary_keepalive: bool = False
     sampled_arguments: Mapping[str, str] = field(default_factory=dict)
+    external: bool = False
 
 
 # Asked of an engine whose stream is passed on: without usage a lost token could not be told.
@@ -132,6 +135,8 @@ class Exchange:
         self._request: NeutralRequest | None = None
         self._shaped: Shaped | None = None
         self._reservation: Reservation | None = None
+        self._external = ExternalCall() if context.external else None
+        self._said: dict[str, Any] | None = None
         self._certificate_at_start = NOT_CERTIFIED
         self._live: LiveReply | None = None
         self._streamer: Streamer | None = None
@@ -145,6 +150,8 @@ class Exchange:
         """The commands that `event` calls for; none once the exchange is done."""
         if self.state is State.DONE:
             return []
+        if self._external is not None:
+            event = self._external.cleaned(event)
         commands: list[ev.Command] = _HANDLERS[type(event)](self, event)
         return commands
 
@@ -176,6 +183,8 @@ class Exchange:
                 request = replace(request, notes=(*request.notes, spawned))
             self._request = request
             self._shaped = shape(request, context.plan)
+            if self._external is not None:
+                check(self._shaped.body, context.rollout.streaming, stream=request.stream)
             if context.ledger.counts_prompts:
                 return [ev.CountPrompt(self._shaped.body)]
             return self._admit(time_us, 0)
@@ -191,16 +200,42 @@ class Exchange:
             return self._refuse(event.time_us, error)
 
     def _admit(self, time_us: int, prompt_tokens: int) -> list[ev.Command]:
-        """Reserves, writes the admission and asks the engine.
+        """Reserves, and asks the engine, or first whether the call may be captured.
 
         Raises:
             ExplorerError: a budget is spent, or the request cannot be written as JSON.
         """
+        request, shaped = self._request, self._shaped
+        assert request is not None
+        assert shaped is not None
+        ledger = self.context.ledger
+        self._reservation = ledger.reserve(time_us, prompt_tokens, shaped.max_tokens)
+        self._shaped = cap(shaped, self._reservation.max_tokens)
+        if self._external is not None:
+            return [self._external.authorise(request.messages, request.tools)]
+        return self._ask(time_us)
+
+    def _authorised(self, event: ev.Authorised) -> list[ev.Command]:
+        if self.state is not State.PREPARING:
+            return []
+        assert self._external is not None
+        assert self._shaped is not None
+        body = self._external.asked(self._shaped.body, event)
+        self._shaped = replace(self._shaped, body=body)
+        try:
+            return self._ask(event.time_us)
+        except ExplorerError as error:
+            return self._refuse(event.time_us, error)
+
+    def _ask(self, time_us: int) -> list[ev.Command]:
+        """Writes the admission and asks the engine.
+
+        Raises:
+            ExplorerError: the request cannot be written as JSON.
+        """
         context, request, shaped = self.context, self._request, self._shaped
         assert request is not None
         assert shaped is not None
-        self._reservation = context.ledger.reserve(time_us, prompt_tokens, shaped.max_tokens)
-        shaped = cap(shaped, self._reservation.max_tokens)
         passing_on = request.stream and context.rollout.streaming is Streaming.PASSTHROUGH
         # A plain completion has no stream of its own upstream: it is made whole as always.
         live = passing_on and "messages" in shaped.body
@@ -280,6 +315,8 @@ class Exchange:
 
     def failed_here(self, event: ev.Event, detail: str) -> list[ev.Command]:
         """Our own code could not handle `event`: the call ends, recorded and answered."""
+        if self._external is not None:
+            event = self._external.cleaned(event)
         if isinstance(event, ev.EngineAnswered) and self.state is State.ASKING:
             self._draft.keep(event.reply)
             return self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, detail)
@@ -331,8 +368,9 @@ class Exchange:
     ) -> list[ev.Command]:
         served: dict[str, Any] = {}
         digest = ""
-        if self.context.plan.level is CaptureLevel.TEXT:
-            # Nothing was made neutral, so ids that the harness asked for itself prove nothing.
+        if self.context.plan.level is CaptureLevel.TEXT or self._external is not None:
+            # Nothing was made neutral, so ids that the harness asked for itself prove nothing;
+            # or a worker keeps the tokens, and we have none that could train.
             parsed = replace(parsed, level=CaptureLevel.TEXT)
         if parsed.failure in (None, FailureKind.ENGINE_ABORTED):
             try:
@@ -356,6 +394,8 @@ class Exchange:
             self.learned = learn(parsed.body, self.context.known_ids)
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
         self._place(parsed)
+        if status is not CallStatus.COMMITTED:
+            self._said = None
         served_id = self.context.wire.ID_PREFIX + self.context.call_id
         return self._commit(self._draft.finished(status, 200, served_id, digest))
 
@@ -370,6 +410,7 @@ class Exchange:
         context = self.context
         ours = with_our_ids(parsed.body, context.call_id)
         self._draft.said(ours)
+        self._said = ours
         self.sampled_arguments = sampled_arguments(ours)
         served = context.wire.serve(ours, self._request, context.call_id)
         if self._streamer is not None:
@@ -486,7 +527,12 @@ class Exchange:
         if self._reservation is not None:
             self.context.ledger.settle(self._reservation, call)
             self._reservation = None
-        return [ev.Commit(call, self._draft.bodies())]
+        settle = self._external.settle(self._said, call.response_id) if self._external else None
+        return [settle] if settle is not None else self._settled(None)
+
+    def _settled(self, _: ev.Settled | None) -> list[ev.Command]:
+        assert self.call is not None
+        return [ev.Commit(self.call, self._draft.bodies())]
 
     def _start_stream(self) -> list[ev.Command]:
         if self._headers_sent:
@@ -540,4 +586,6 @@ _HANDLERS: dict[type, Callable[[Exchange, Any], list[ev.Command]]] = {
     ev.Stored: Exchange._stored,
     ev.StoreBroke: Exchange._store_broke,
     ev.Stopping: Exchange._stopping,
+    ev.Authorised: Exchange._authorised,
+    ev.Settled: Exchange._settled,
 }

@@ -57,6 +57,15 @@ class Issued:
             and self.signed is not Signed.BAD
         )
 
+    @property
+    def state(self) -> str:
+        """The same in words, for people and programs."""
+        if self.now is None:
+            return "gone from the record"
+        if self.seal is None:
+            return "not issued"
+        return "as issued" if self.agrees else "changed since"
+
 
 @dataclass(frozen=True, slots=True)
 class Custody:
