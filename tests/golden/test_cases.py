@@ -36,6 +36,9 @@ WANTED = (
     *("ui-01", "csv-01", "size-01", "size-03", "size-04", "xss-01", "xss-03"),
     # Of who may see and take what.
     *(f"auth-{number:02d}" for number in (1, 4, 5, 6, 9, 10, 11, 12)),
+    # Of datasets that are published.
+    *(f"hub-{number:02d}" for number in (2, 3, 5, 6, 7)),
+    "zip-01",
     *("csrf-01", "leak-01", "sec-02", "path-01", "dep-01"),
     # Of datasets.
     *("pq-01", "pq-02", "pq-04"),

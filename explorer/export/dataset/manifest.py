@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from explorer.errors import ConfigurationError, InvalidValue
 from explorer.export.dataset.schema import DATASET_SCHEMA_VERSION, schema_sha256
 from explorer.export.dataset.writer import Shard
+from explorer.trace.jsontext import clean
 
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -239,7 +240,7 @@ def joinable(old: Manifest, formats: Iterable[str]) -> None:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The file's content."""
-    document = asdict(manifest) | {"counts": _counts(manifest)}
+    document = clean(asdict(manifest) | {"counts": _counts(manifest)})
     return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
 
 
