@@ -6,6 +6,7 @@ Owns: the order in which rooms start and stop, and which paths go to the proxy.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -27,6 +28,7 @@ from explorer.capture import refusing
 from explorer.capture.credentials import take_from_path
 from explorer.capture.desk import Desk
 from explorer.capture.ids import now_us
+from explorer.capture.manifest_route import asked_for
 from explorer.capture.proxy import CaptureProxy, ProxyOptions
 from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
@@ -37,6 +39,7 @@ from explorer.export.judged import JudgedRollouts
 from explorer.export.sealing import Sealing
 from explorer.export.secrets import SecretScans
 from explorer.export.signing import SigningKey, read_signing_key
+from explorer.external_custody import ExternalCustody
 from explorer.fronting import WIRE_KEY, guard, is_wire
 from explorer.indexing import Indexing
 from explorer.issuing import Issuing
@@ -108,6 +111,7 @@ class Application:
             settings.retry_window_s,
             SetUpWatch(self.certifier.trouble),
         )
+        self.custody = ExternalCustody.of(settings, os.environ)
         self.proxy = CaptureProxy(
             self.desk,
             engine,
@@ -115,6 +119,7 @@ class Application:
             _proxy_options(settings),
             view=self.certifier,
             learner=self.vocabularies,
+            gatekeeper=self.custody.gatekeeper if self.custody else None,
         )
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
         self.live = LiveRollouts(store, self.judged)
@@ -246,6 +251,8 @@ class Application:
             await refusing.refuse(scope, send, StoreReadOnly(READ_ONLY))
         elif scope.get(WIRE_KEY):
             await self.proxy(scope, receive, send)
+        elif self.custody is not None and asked_for(scope.get("path", "")) is not None:
+            await self.custody.route(scope, receive, send)
         else:
             await self._pages(scope, receive, send)
 
@@ -297,6 +304,8 @@ class Application:
         await self.proxy.stop()
         await self.vocabularies.stop()
         await self.engine.stop()
+        if self.custody is not None:
+            await asyncio.to_thread(self.custody.close)
         await self.store.close()
         await self.sign_in.outbound.aclose()
         self.access.database.close()

@@ -13,7 +13,7 @@ import ipaddress
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -183,6 +183,28 @@ class Settings(HostingSettings, SignInSettings):
         description=(
             "Let the operator run SQL over a copy of the store, each query in a process of its "
             "own. Default: on where only this machine can reach the server, and off in `demo`."
+        ),
+    )
+    custody: Literal["embedded", "external"] = Field(
+        "embedded",
+        description=(
+            "Who keeps the tokens: `embedded`, this server; `external`, the inference worker "
+            "that `engine` names, while this server keeps coordinates without tokens."
+        ),
+    )
+    custody_ledger: Path | None = Field(
+        None,
+        description=(
+            "Ledger of external custody: a file that ends in `.duckdb`, or a folder for one "
+            "file of JSON lines a rollout. Default: `.custody.duckdb` beside the store."
+        ),
+    )
+    nemo_gym_control_token_env: str = Field(
+        "NEMO_GYM_TOKEN_CAPTURE_CONTROL_TOKEN",
+        min_length=1,
+        description=(
+            "Name of the environment variable with the bearer token that reads manifests of "
+            "external custody. The token itself is never written anywhere."
         ),
     )
     min_free_bytes: int = Field(

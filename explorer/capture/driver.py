@@ -19,9 +19,12 @@ from explorer.capture import events as ev
 from explorer.capture.body import Receive
 from explorer.capture.desk import Desk, LiveRollout
 from explorer.capture.exchange import CallContext, Exchange
+from explorer.capture.external import Gatekeeper
 from explorer.capture.ids import now_us
 from explorer.capture.recall import earlier_calls
 from explorer.capture.retries import Answer, Attempt
+from explorer.custody.errors import LedgerError
+from explorer.custody.records import CaptureAdmission
 from explorer.engine.protocol import Engine, EngineRequest
 from explorer.errors import (
     EngineRefusedStream,
@@ -56,12 +59,13 @@ class Trouble(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every driver of a proxy shares."""
+    """What every driver of a proxy shares; `gatekeeper` where a worker keeps the tokens."""
 
     desk: Desk
     engine: Engine
     store: Store
     view: Trouble
+    gatekeeper: Gatekeeper | None = None
 
 
 class Driver:
@@ -95,6 +99,8 @@ class Driver:
         self._finished = False
         self._sent_head: tuple[int, tuple[tuple[str, str], ...]] | None = None
         self._sent: list[bytes] = []
+        # Admitted to the ledger of external custody, and not ended there yet.
+        self._admitted: CaptureAdmission | None = None
 
     def push(self, event: ev.Event) -> None:
         """Adds an event; the running driver takes it in order."""
@@ -119,6 +125,7 @@ class Driver:
             for pending in (*self._tasks, self._timer, self._watcher):
                 if pending is not None:
                     pending.cancel()
+            self._end_custody()
             if self._attempt is not None:
                 self._live.retries.close(self._attempt, self._answer())
 
@@ -162,19 +169,53 @@ class Driver:
             case ev.CancelEngine():
                 if self._engine_task is not None:
                     self._engine_task.cancel()
+            case ev.Authorise() | ev.Settle():
+                await self._custody(command)
             case ev.Commit():
                 await self._commit(command)
             case ev.StartReply() | ev.Send():
                 await self._reply(command)
             case ev.WakeAfter():
-                if self._timer is not None:
-                    self._timer.cancel()
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(
-                    command.seconds, lambda: self.push(ev.TimerFired(now_us()))
-                )
+                self._wake_after(command.seconds)
             case ev.Done():
                 self._finished = True
+
+    def _wake_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, lambda: self.push(ev.TimerFired(now_us())))
+
+    async def _custody(self, command: ev.Authorise | ev.Settle) -> None:
+        keeper = self._around.gatekeeper
+        assert keeper is not None, "external custody has a ledger"
+        try:
+            if isinstance(command, ev.Settle):
+                await asyncio.to_thread(keeper.settle, command)
+                self._admitted = None
+                self.push(ev.Settled(now_us()))
+                return
+            context = self.exchange.context
+            self._admitted = await asyncio.to_thread(
+                keeper.authorise,
+                str(context.rollout.rollout_id),
+                str(context.call_id),
+                command.items,
+            )
+            self.push(ev.Authorised(now_us(), self._admitted))
+        except LedgerError as error:
+            log.error("call %s: %s", self.exchange.context.call_id, error)
+            if isinstance(command, ev.Settle):
+                self.push(ev.StoreBroke(now_us(), f"custody ledger: {error.code}"))
+            else:
+                self.push(ev.Authorised(now_us(), None, broken=error.code))
+
+    def _end_custody(self) -> None:
+        """An admitted call that went away without an end is poisoned."""
+        if self._admitted is not None and self._around.gatekeeper is not None:
+            with contextlib.suppress(LedgerError):
+                self._around.gatekeeper.settle(ev.Settle(self._admitted, None, None))
+            self._admitted = None
 
     def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -273,7 +314,8 @@ class Driver:
                 self._live,
                 call,
                 self.exchange.sampled_arguments,
-                promised=self.exchange.context.plan.level is CaptureLevel.TOKENS,
+                promised=self.exchange.context.plan.level is CaptureLevel.TOKENS
+                and not self.exchange.context.external,
             )
             self.push(ev.Stored(now_us()))
 

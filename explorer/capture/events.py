@@ -124,10 +124,12 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Authorised:
-    """Whether the call that `Authorise` asked about may be captured."""
+    """Whether the call that `Authorise` asked about may be captured; `broken` says why nobody
+    can tell."""
 
     time_us: int
     admission: CaptureAdmission | None
+    broken: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +226,8 @@ class WakeAfter:
 
 @dataclass(frozen=True, slots=True)
 class Authorise:
-    """Ask the ledger of external custody; answer with `Authorised` or `StoreBroke`. `items`
-    are None where the conversation has no form by which it could be found."""
+    """Ask the ledger of external custody; answer with `Authorised`. `items` are None where the
+    conversation has no form by which it could be found."""
 
     items: list[dict[str, Any]] | None
 

@@ -7,8 +7,8 @@ Must not know: sockets, tasks, the clock, the database, any dialect's bytes.
 
 The reply's last byte is only ever sent after `Stored`. States:
 
-    new ─Received▶ preparing ─Recalled, Counted, Authorised▶ asking ─EngineAnswered▶ storing ─Settled, Stored▶ done
-                                                   │ EngineChunk: live text (pass-through)
+    new ─Received▶ preparing ─Recalled, Counted▶ asking ─EngineAnswered▶ storing ─Stored▶ done
+                       │ Authorised (custody)      │ EngineChunk: live text (pass-through)
                                                    │ ClientLeft, EngineBroke, Stopping ▶ storing
 
 Size: the transitions of one machine; apart they could not be read.
@@ -41,6 +41,7 @@ from explorer.errors import (
     ContextOverflow,
     EngineMalformed,
     ExplorerError,
+    StoreFailed,
 )
 from explorer.records import (
     NOT_CERTIFIED,
@@ -222,6 +223,9 @@ class Exchange:
         assert self._shaped is not None
         body = self._external.asked(self._shaped.body, event)
         self._shaped = replace(self._shaped, body=body)
+        if event.broken:
+            detail = f"the custody ledger cannot be used: {event.broken}"
+            return self._refuse(event.time_us, StoreFailed(detail))
         try:
             return self._ask(event.time_us)
         except ExplorerError as error:
@@ -323,7 +327,7 @@ class Exchange:
         if isinstance(event, ev.EngineChunk | ev.EngineStreamEnded) and self._live:
             self._draft.keep(self._live.reply)
             return self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, detail)
-        if isinstance(event, ev.Received | ev.Recalled | ev.Counted):
+        if isinstance(event, ev.Received | ev.Recalled | ev.Counted | ev.Authorised):
             if isinstance(event, ev.Received):
                 self._draft.started(event.time_us, event.raw, ())
             return self._refuse(event.time_us, ExplorerError(detail))
@@ -394,8 +398,6 @@ class Exchange:
             self.learned = learn(parsed.body, self.context.known_ids)
         status = CallStatus.ABORTED if parsed.failure else CallStatus.COMMITTED
         self._place(parsed)
-        if status is not CallStatus.COMMITTED:
-            self._said = None
         served_id = self.context.wire.ID_PREFIX + self.context.call_id
         return self._commit(self._draft.finished(status, 200, served_id, digest))
 
@@ -527,7 +529,10 @@ class Exchange:
         if self._reservation is not None:
             self.context.ledger.settle(self._reservation, call)
             self._reservation = None
-        settle = self._external.settle(self._said, call.response_id) if self._external else None
+        settle = None
+        if self._external is not None:
+            said = self._said if call.status is CallStatus.COMMITTED else None
+            settle = self._external.settle(said, call.response_id)
         return [settle] if settle is not None else self._settled(None)
 
     def _settled(self, _: ev.Settled | None) -> list[ev.Command]:

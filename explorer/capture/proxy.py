@@ -29,6 +29,7 @@ from explorer.capture.desk import Desk, LiveRollout
 from explorer.capture.draft import Draft
 from explorer.capture.driver import HEAVY_BYTES, Driver, Send, Surroundings, start_message
 from explorer.capture.exchange import CallContext
+from explorer.capture.external import Gatekeeper
 from explorer.capture.ids import new_call_id, now_us
 from explorer.capture.recall import earlier_calls
 from explorer.capture.retries import (
@@ -119,6 +120,7 @@ class CaptureProxy:
         store: makes calls durable.
         view: what is known about the engine now.
         learner: is told the bytes of ids that replies show.
+        gatekeeper: keeps the ledger where a worker keeps the tokens.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class CaptureProxy:
         options: ProxyOptions,
         view: EngineView,
         learner: Learner,
+        gatekeeper: Gatekeeper | None = None,
     ) -> None:
         self._desk = desk
         self._engine = engine
@@ -136,7 +139,7 @@ class CaptureProxy:
         self._options = options
         self._view = view
         self._learner = learner
-        self._around = Surroundings(desk, engine, store, view)
+        self._around = Surroundings(desk, engine, store, view, gatekeeper)
         self._drivers: set[Driver] = set()
         self._taken = 0
         self._idle = asyncio.Event()
@@ -214,6 +217,11 @@ class CaptureProxy:
         )
         draft.started(time_us, b"", keepable_headers(scope["headers"]))
         call = draft.refused(time_us, error, FailureKind.UNSUPPORTED)
+        keeper = self._around.gatekeeper
+        if keeper is not None:
+            await asyncio.to_thread(
+                keeper.stray, str(live.rollout.rollout_id), str(call.call_id)
+            )
         # The answer is the same whether or not it could be written down.
         with contextlib.suppress(StoreFailed):
             await self._store.commit_call(call, draft.bodies())
@@ -350,6 +358,7 @@ class CaptureProxy:
             ledger=live.ledger,
             sampled_arguments=live.sampled_arguments,
             unary_keepalive=options.unary_keepalive,
+            external=self._around.gatekeeper is not None,
         )
 
     async def stop(self, grace_s: float = 5.0) -> None:

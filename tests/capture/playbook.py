@@ -37,18 +37,21 @@ def make_exchange(
     purpose: Purpose = Purpose.TRAIN,
     sampling: dict[str, Any] | None = None,
     certificate: Callable[[str | None, str | None], str] | None = None,
+    external: bool = False,
+    rollout: Rollout = ROLLOUT,
 ) -> Exchange:
-    """A new exchange of `ROLLOUT`."""
+    """A new exchange of `rollout`."""
     return Exchange(
         CallContext(
             call_id=CallId(uuid7(TIME + sequence)),
-            rollout=ROLLOUT,
+            rollout=rollout,
             sequence=sequence,
             plan=SamplingPlan(level, purpose, sampling or {}, model="m"),
             place=(lineage or Lineage()).place,
             weight_version=lambda: 3,
             certificate=certificate or (lambda fingerprint, model: "cert"),
             timeout_s=9.0,
+            external=external,
         )
     )
 

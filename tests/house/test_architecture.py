@@ -49,6 +49,7 @@ TOP = {
     "publishing",
     "publishing_jobs",
     "exporting",
+    "external_custody",
     "fronting",
     "importing",
     "indexing",
