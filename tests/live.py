@@ -72,7 +72,7 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(engine: Engine, store_path: Path, **settings: Any) -> Iterator[Live]:
+def serving(engine: Engine, store_path: Path, /, **settings: Any) -> Iterator[Live]:
     """Starts a server around `engine`; stops it, with everything recorded, at the end.
 
     `listen_port` takes a port that a server had before; the rest are settings.

@@ -14,8 +14,6 @@ import uvicorn
 from explorer.custody.records import CaptureAdmission
 from explorer.engine.protocol import Engine, EngineRequest
 
-MODEL = "m"
-
 
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
@@ -74,7 +72,8 @@ class EngineApp:
 
     async def _answer(self, path: str, raw: bytes) -> tuple[int, bytes]:
         if path == "/v1/models":
-            return 200, orjson.dumps({"data": [{"id": MODEL, "owned_by": "test"}]})
+            model = (await self.engine.facts()).model
+            return 200, orjson.dumps({"data": [{"id": model, "owned_by": "test"}]})
         if path in ("/v1/chat/completions", "/v1/completions"):
             body = orjson.loads(raw)
             self.seen.append(body)

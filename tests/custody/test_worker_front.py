@@ -176,7 +176,7 @@ def test_a_stream_cannot_be_captured(place: Place) -> None:
 
 
 def test_everything_else_is_passed_on(place: Place) -> None:
-    assert httpx.get(f"{place.url}/v1/models").json()["data"][0]["id"] == "m"
+    assert httpx.get(f"{place.url}/v1/models").json()["data"][0]["id"] == "scripted"
     streamed = place.chat(stream=True)
     assert streamed.text.endswith("data: [DONE]\n\n")
     assert streamed.headers["x-engine"] == "yes"
