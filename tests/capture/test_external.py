@@ -20,6 +20,7 @@ from explorer.capture.external import Gatekeeper, stripped
 from explorer.custody.jsonl import JsonlLedger
 from explorer.custody.protocols import Material
 from explorer.custody.records import CaptureAdmission, StagedCallRecord, StageResult
+from explorer.custody.terminal import resolve_terminal
 from explorer.custody.worker import RolloutTokenCapture
 from explorer.engine.protocol import EngineReply
 from explorer.records import BodyKind, CallStatus, CaptureLevel, FailureKind, Streaming
@@ -335,10 +336,14 @@ def test_case_37_seeded_history(play: Play) -> None:
 
 def test_case_39_a_call_that_the_engine_refuses(play: Play) -> None:
     exchange, _ = play.open()
+    call_id = exchange.context.call_id
     body = {"error": {"message": "maximum context length is 10"}}
     _, sent = _ended(play, exchange, body, 400)
     assert only(sent, ev.StartReply).status == 400
     assert (play.rows(), play.failures()) == ([], [FINISHED])
+    rows = play.ledger.manifest(RID).records
+    declared = resolve_terminal(rows, None, declared_response_id="chatcmpl-" + call_id)
+    assert (declared.model_call_id, declared.reason) == (None, "declared_terminal_not_captured")
 
 
 def _ended(

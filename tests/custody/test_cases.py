@@ -1,9 +1,9 @@
 """The negative cases that an implementation of the format must pass, by their numbers.
 
 Cases 1 to 26 are golden vectors: a sound rollout, changed as a damaged store would change it.
-Of 29, 33, 35, 39 and 40 the part without a worker or HTTP is here. These need parts that do not
-exist yet and have no test here: 30, 31 and 32 (the worker's prefix check, sink and claim), 45
-(the routed-experts envelope), 46 (the control route).
+Of 29, 33 and 35 the part without a worker or HTTP is here; the worker's (29 to 32) and the
+envelope's (45) are in test_worker.py, the proxy's (33 to 37, 39, 40) in
+tests/capture/test_external.py, the control route's (46) in test_external.py.
 """
 
 from __future__ import annotations
@@ -532,3 +532,11 @@ def test_an_older_row_without_a_chain_hash_cannot_be_continued(tmp_path: Path) -
     assert JsonlLedger(tmp_path).manifest("r1").failures[0].reason == (
         "ledger_row_missing_response_id"
     )
+
+
+def test_every_case_has_a_test() -> None:
+    root = Path(__file__).parents[1]
+    files = [root / "custody", root / "capture"]
+    texts = [path.read_text() for folder in files for path in folder.glob("test_*.py")]
+    named = {int(found) for text in texts for found in re.findall(r"def test_case_(\d+)", text)}
+    assert named | set(EXPECTED) == set(range(1, 47))
