@@ -146,10 +146,13 @@ def _changed_bytes(folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b",1", b",2"))
 
 
-def _forged(folder: Path, name: str, data: Callable[[bytes], bytes]) -> None:
-    """A file changed with its digest made to fit."""
+def _forged(folder: Path, name: str, data: Callable[[bytes], bytes], more: int = 0) -> None:
+    """A file changed with its digest, and `more` rows in all counts, made to fit."""
     document = orjson.loads((folder / MANIFEST).read_bytes())
     entry = document["extras"][name]["files"][0]
+    entry["rows"] += more
+    document["extras"][name]["rows"] += more
+    document["parts"][0]["extras"][name] += more
     old = folder / entry["path"]
     raw = data(old.read_bytes())
     old.unlink()
@@ -167,11 +170,11 @@ def _forged_line(folder: Path) -> None:
 
 
 def _line_more(folder: Path) -> None:
-    _forged(folder, "names", lambda raw: raw + b"x,1\n")
+    _forged(folder, "names", lambda raw: raw + b"x,1\n", 1)
 
 
 def _no_header(folder: Path) -> None:
-    _forged(folder, "names", lambda raw: raw.split(b"\n", 1)[1])
+    _forged(folder, "names", lambda raw: b"x,y\n" + raw.split(b"\n", 1)[1])
 
 
 def _forged_file(folder: Path) -> None:

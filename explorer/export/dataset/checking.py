@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from explorer.errors import ExplorerError, InvalidValue
 from explorer.export.dataset.adapter import Subject
+from explorer.export.dataset.claims import manifest_problems
 from explorer.export.dataset.extras_check import AdaptersOf, ExtrasCheck, no_adapters
 from explorer.export.dataset.facts import Facts
-from explorer.export.dataset.file_check import bytes_fault, parquet_fault
+from explorer.export.dataset.file_check import parquet_fault, strangers
 from explorer.export.dataset.manifest import (
     MANIFEST,
     ConfigEntry,
@@ -80,7 +81,7 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
         InvalidValue: the manifest cannot be read, or it has a format that nobody knows here.
     """
     manifest = read_manifest(folder)
-    found = _Found()
+    found = _Found(manifest_problems(manifest))
     extras = ExtrasCheck(folder, manifest, adapters_of)
     for config in CONFIGS:
         entry = manifest.configs.get(config)
@@ -88,14 +89,8 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
             found.add(f"{MANIFEST} has no `{config}`")
         else:
             _files(folder, config, entry, found)
-    for extra in manifest.extras.values():
-        for file in extra.files:
-            words = bytes_fault(folder / file.path, file)
-            if words:
-                found.add(f"{file.path}: {words}")
-    for words in extras.shapes():
+    for words in (*extras.shapes(), *strangers(folder, manifest)):
         found.add(words)
-    _strangers(folder, manifest, found)
     # Rows of a file that is damaged cannot be read in order.
     if not found.problems:
         try:
@@ -146,22 +141,10 @@ def _files(folder: Path, config: str, entry: ConfigEntry, found: _Found) -> None
         found.add(f"{config}: {MANIFEST} names another schema")
     if not entry.files:
         found.add(f"{config}: no file is named")
-    if sum(file.rows for file in entry.files) != entry.rows:
-        found.add(f"{config}: the rows of its files are not {entry.rows}")
     for file in entry.files:
         words = parquet_fault(folder / file.path, config, file)
         if words:
             found.add(f"{file.path}: {words}")
-
-
-def _strangers(folder: Path, manifest: Manifest, found: _Found) -> None:
-    """A file more would be read by whoever takes `sequences/*.parquet`."""
-    known = {file.path for file in manifest.files}
-    for config in (*CONFIGS, *manifest.extras):
-        for path in sorted((folder / config).rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if path.is_file() and name not in known:
-                found.add(f"{name}: {MANIFEST} does not name this file")
 
 
 # -- rows
@@ -239,6 +222,8 @@ def _part(
         tables = {config: group.take(entry.rollout_id) for config, group in groups.items()}
         for words in _rollout(entry, tables):
             found.add(f"rollout {entry.rollout_id}: {words}")
+        if not part.bodies and _texts_in(tables["calls"]):
+            found.add(f"rollout {entry.rollout_id}: has texts that {MANIFEST} denies")
         if again and tables["rollouts"].num_rows == 1:
             for words in _made_again(tables, extras, facts):
                 found.add(f"rollout {entry.rollout_id}: {words}")
@@ -309,6 +294,10 @@ def _again(tables: dict[str, Any], extras: ExtrasCheck, facts: Facts) -> Iterato
         yield from _differences(config, tables[config], follows)
     yield from extras.rollout(Subject(read.record, judgement, _texts(tables["calls"])))
     facts.add(read.record, judgement)
+
+
+def _texts_in(calls: Any) -> bool:
+    return any(calls.column(name).null_count != calls.num_rows for name in _NOT_DERIVED)
 
 
 def _texts(calls: Any) -> Texts:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from explorer.errors import ConfigurationError, RecordInconsistent
 from explorer.export.dataset.adapter import Adapter, File, Layout, Line, Piece, Row, Subject
-from explorer.export.dataset.manifest import ExtraEntry
+from explorer.export.dataset.manifest import ExtraEntry, Form
 from explorer.export.dataset.rows import BATCH_BYTES, BATCH_ROWS
 from explorer.export.dataset.schema import Column, columns_schema, columns_sha256
 from explorer.export.dataset.values import list_array, logprob_array, valid
@@ -76,13 +76,7 @@ class ExtrasWriter:
                 sink.put(piece)
             files = sink.close()
             made[adapter.name] = ExtraEntry(
-                layout=adapter.layout,
-                needs_texts=adapter.needs_texts,
-                schema_sha256=columns_sha256(adapter.name, adapter.columns)
-                if adapter.columns
-                else "",
-                rows=sink.count,
-                files=tuple(files),
+                *forms_of([adapter])[adapter.name], rows=sink.count, files=tuple(files)
             )
         return made
 
@@ -288,6 +282,18 @@ _SINKS: dict[Layout, Any] = {
 def counts_of(entries: Mapping[str, ExtraEntry]) -> dict[str, int]:
     """Rows by adapter."""
     return {name: entry.rows for name, entry in entries.items()}
+
+
+def forms_of(adapters: Iterable[Adapter]) -> dict[str, Form]:
+    """How each of them writes."""
+    return {
+        each.name: (
+            each.layout,
+            each.needs_texts,
+            columns_sha256(each.name, each.columns) if each.columns else "",
+        )
+        for each in adapters
+    }
 
 
 def with_texts(adapters: Iterable[Adapter]) -> bool:

@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 
 from explorer.errors import InvalidValue
 from explorer.export.dataset.adapter import Adapter, File, Layout, Line, Piece, Row, Subject
-from explorer.export.dataset.extras import rows_batch
-from explorer.export.dataset.manifest import ExtraEntry, Manifest, Part
-from explorer.export.dataset.schema import columns_sha256
+from explorer.export.dataset.extras import forms_of, rows_batch
+from explorer.export.dataset.file_check import bytes_fault, parquet_fault
+from explorer.export.dataset.manifest import ExtraEntry, Manifest, Part, form_of
+from explorer.export.dataset.schema import columns_schema
+from explorer.export.dataset.writer import Shard
 
 # Gives new adapters by name; raises InvalidValue for a name that it does not know.
 AdaptersOf = Callable[[Iterable[str]], list[Adapter]]
@@ -40,6 +42,7 @@ class ExtrasCheck:
     """One walk over a dataset's extras, a rollout at a time, in order."""
 
     def __init__(self, folder: Path, manifest: Manifest, adapters_of: AdaptersOf) -> None:
+        self._folder = folder
         self._manifest = manifest
         self._adapters_of = adapters_of
         self._adapters: list[Adapter] = []
@@ -47,15 +50,18 @@ class ExtrasCheck:
         self._left: dict[str, int] = {}
         for name, entry in manifest.extras.items():
             (adapter,) = adapters_of([name])
-            self._readers[name] = _READERS[Layout(entry.layout)](folder, adapter, entry)
+            self._readers[name] = _READERS[adapter.layout](folder, adapter, entry)
 
     def shapes(self) -> Iterator[str]:
-        """Entries that are not those of this program's adapters."""
+        """Entries and files that are not as this program's adapters give them."""
         for name, entry in self._manifest.extras.items():
             (adapter,) = self._adapters_of([name])
-            wanted = columns_sha256(name, adapter.columns) if adapter.columns else ""
-            if entry.schema_sha256 != wanted:
-                yield f"{name}: the manifest names another schema"
+            if form_of(entry) != forms_of([adapter])[name]:
+                yield f"{name}: the manifest names another schema of it"
+            for file in entry.files:
+                words = _fault(self._folder / file.path, adapter, file)
+                if words:
+                    yield f"{file.path}: {words}"
 
     def begin(self, part: Part) -> None:
         """The rollouts that follow are of this part."""
@@ -92,6 +98,23 @@ class ExtrasCheck:
             stands = self._readers[adapter.name].take(len(pieces))
             if not stands or not _same(adapter, stands, pieces):
                 yield f"`{adapter.name}` is not what follows from its record"
+
+
+def _fault(path: Path, adapter: Adapter, told: Shard) -> str:
+    """What is wrong with a file of an adapter, as far as that shows without the record."""
+    if adapter.layout is Layout.PARQUET:
+        wanted = columns_schema(adapter.name, adapter.columns)
+        return parquet_fault(path, adapter.name, told, wanted)
+    words = bytes_fault(path, told)
+    if words:
+        return words
+    rows = 1
+    if adapter.layout is Layout.LINES:
+        with path.open("rb") as opened:
+            rows = sum(1 for _ in opened) - bool(adapter.header)
+    if (rows, 0) != (told.rows, told.row_groups):
+        return f"has {rows} rows, the manifest says {told.rows}"
+    return ""
 
 
 def _same(adapter: Adapter, stands: Any, pieces: Sequence[Piece]) -> bool:

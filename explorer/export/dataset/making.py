@@ -22,7 +22,7 @@ from explorer.errors import (
     SecretsUndecided,
 )
 from explorer.export.dataset.adapter import Adapter, Subject
-from explorer.export.dataset.extras import ExtrasWriter, counts_of, with_texts
+from explorer.export.dataset.extras import ExtrasWriter, counts_of, forms_of, with_texts
 from explorer.export.dataset.facts import Facts
 from explorer.export.dataset.manifest import (
     CARD,
@@ -125,7 +125,7 @@ async def make_dataset(
     shape = shape or Shape()
     _check_folder(folder)
     if shape.old is not None:
-        joinable(shape.old, [adapter.name for adapter in shape.adapters()])
+        joinable(shape.old, forms_of(shape.adapters()))
         planned = planned.beyond(shape.old)
     made_at = _beside(folder)
     try:

@@ -11,7 +11,7 @@ Nothing that an earlier part says, and none of its files, ever changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from explorer.errors import ConfigurationError, InvalidValue
-from explorer.export.dataset.schema import DATASET_SCHEMA_VERSION, schema_sha256
+from explorer.export.dataset.schema import CONFIGS, DATASET_SCHEMA_VERSION, schema_sha256
 from explorer.export.dataset.writer import Shard
 from explorer.trace.jsontext import clean
 
@@ -182,7 +182,7 @@ def appended(old: Manifest, new: Manifest) -> Manifest:
     Raises:
         ConfigurationError: the two do not go together.
     """
-    joinable(old, tuple(new.extras))
+    joinable(old, {name: form_of(entry) for name, entry in new.extras.items()})
     names = {entry.rollout_id for entry in old.rollouts}
     if any(entry.rollout_id in names for entry in new.rollouts):
         raise ConfigurationError("a rollout cannot be in a dataset twice")
@@ -218,16 +218,26 @@ def appended(old: Manifest, new: Manifest) -> Manifest:
     )
 
 
-def joinable(old: Manifest, formats: Iterable[str]) -> None:
+# Of a format: its layout, whether texts are in it, the digest of its columns.
+Form = tuple[str, bool, str]
+
+
+def form_of(entry: ExtraEntry) -> Form:
+    """What must not change while a dataset grows."""
+    return str(entry.layout), entry.needs_texts, entry.schema_sha256
+
+
+def joinable(old: Manifest, formats: Mapping[str, Form]) -> None:
     """Whether more may be added to a dataset.
 
     Raises:
         ConfigurationError: it has other columns, or is told in other formats.
     """
-    for name, entry in old.configs.items():
-        if entry.schema_sha256 != schema_sha256(name):
+    for name in sorted({*old.configs, *CONFIGS}):
+        entry = old.configs.get(name)
+        if entry is None or name not in CONFIGS or entry.schema_sha256 != schema_sha256(name):
             raise ConfigurationError(
-                f"its config {name!r} has other columns than this program writes; publish "
+                f"its config {name[:40]!r} has other columns than this program writes; publish "
                 "under a new name"
             )
     if set(formats) != set(old.extras):
@@ -236,6 +246,12 @@ def joinable(old: Manifest, formats: Iterable[str]) -> None:
             f"the dataset that is there has these formats: {told}; ask for the same ones, or "
             "publish under a new name"
         )
+    for name, there in old.extras.items():
+        if form_of(there) != formats[name]:
+            raise ConfigurationError(
+                f"its format {name!r} was written in another way than this program does; "
+                "publish under a new name"
+            )
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -18,6 +18,7 @@ from explorer.errors import HeadMoved, HubConflict, InvalidValue, NothingToPubli
 from explorer.export.adapters.registry import adapters_of
 from explorer.export.card.card import card_text
 from explorer.export.card.choice import CardChoice
+from explorer.export.dataset.claims import manifest_problems
 from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import CARD, MANIFEST, Manifest, parse_manifest
 from explorer.export.dataset.planning import Source, plan
@@ -239,7 +240,10 @@ def _manifest_of(head: Head, target: Target) -> Manifest | None:
     if head.manifest is None:
         return None
     try:
-        return parse_manifest(head.manifest)
+        found = parse_manifest(head.manifest)
+        for words in manifest_problems(found):
+            raise InvalidValue(words)
+        return found
     except InvalidValue as error:
         raise HubConflict(
             f"{target.title} has a {MANIFEST} to which nothing can be added: {error.message}; "
