@@ -561,6 +561,17 @@ def served_routes() -> list[APIRoute]:
     return [route for route in found if isinstance(route, APIRoute)]
 
 
+# Answered before the pages are asked, and in external custody only.
+CONTROL_ROUTES = (
+    (
+        "GET",
+        "/training-token-capture/control/rollouts/{rollout_id}/manifest",
+        "The ledger of a rollout, without tokens; the address that NeMo Gym's servers have.",
+    ),
+    ("GET", "/api/v1/rollouts/{rollout_id}/custody/manifest", "The same."),
+)
+
+
 def routes_page() -> str:
     """Every HTTP route."""
     served = served_routes()
@@ -590,6 +601,15 @@ def routes_page() -> str:
         "## Wire",
         wire_note,
         wire,
+        "## Control",
+        "Only where tokens are kept by a worker; see [Use with NeMo "
+        "Gym](../how-to/use-with-nemo-gym.md). They need a token of their own, the one in the "
+        "variable that `ROLLOUT_EXPLORER_NEMO_GYM_CONTROL_TOKEN_ENV` names, as "
+        "`Authorization: Bearer`; nobody's role counts.",
+        table(
+            ("Method", "Path", "What it does"),
+            [(method, f"`{path}`", what) for method, path, what in CONTROL_ROUTES],
+        ),
         "## API",
         api_note,
         table(

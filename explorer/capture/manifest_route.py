@@ -58,7 +58,7 @@ class ManifestRoute:
     async def _answer(self, scope: Scope) -> Outgoing:
         if not self._is_shown(scope):
             told = (*_JSON, ("www-authenticate", "Bearer"))
-            return _refusal(401, "control_token_needed", "send the control token", told)
+            return _refusal(401, "credentials_refused", "send the control token", told)
         if scope["method"] != "GET":
             told = (*_JSON, ("allow", "GET"))
             return _refusal(405, "method_not_allowed", "manifests are read with GET", told)
