@@ -9,6 +9,8 @@ that only those who have it can. A key is in a file of its own and is never writ
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import hmac
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
+    load_der_private_key,
+    load_der_public_key,
     load_pem_private_key,
     load_pem_public_key,
 )
@@ -35,6 +39,7 @@ _CONTEXT = b"rollout-explorer-receipt-signature-v1"
 _SHORTEST = 32
 _LARGEST = 64 * 1024
 _ID_LETTERS = 16
+_NO_SECRET = (b"ssh-", b"sk-ssh-", b"ecdsa-", b"{", b"<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +181,34 @@ def read_key(path: Path) -> PublicKey | SigningKey:
             f"{path} holds no key: an Ed25519 key in PEM (`openssl genpkey -algorithm "
             f"ed25519`), or a secret of at least {_SHORTEST} bytes (`openssl rand -hex 32`)"
         )
+    if _other_form(secret):
+        raise ConfigurationError(
+            f"{path} holds a key, or something else that others may have, in a form that is "
+            "not read; taken for a secret, anybody could sign with it. Give an Ed25519 key in "
+            "PEM (`openssl pkey -inform der`), or a secret (`openssl rand -hex 32`)"
+        )
     return SecretKey(secret)
+
+
+def _other_form(raw: bytes) -> bool:
+    """Whether this is no secret but a key in DER, base64, SSH's form or JSON, or a page."""
+    plain = raw.replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe")
+    if b"-----" in plain or (plain.isascii() and plain.startswith(_NO_SECRET)):
+        return True
+    body = b"".join(plain.split())
+    try:
+        decoded = base64.b64decode(body, validate=True)
+    except ValueError:
+        decoded = b""
+    return _der(raw) or _der(decoded)
+
+
+def _der(raw: bytes) -> bool:
+    for load in (load_der_public_key, lambda data: load_der_private_key(data, None)):
+        with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
+            load(raw)
+            return True
+    return False
 
 
 def _pem(path: Path, raw: bytes) -> PublicKey | PrivateKey:
