@@ -27,8 +27,9 @@ from explorer.export.publishing.procedure import (
 from explorer.records import CallId, EventKind, Override, RolloutEvent, RolloutId
 from explorer.store.duckdb_store import DuckDBStore
 from explorer.store.rows import override_payload
+from explorer.store.secret_marks import SecretDecision
 from tests.export.datasets import ALL, FORKED, ODD, OPEN, PLAIN, add, source_of
-from tests.export.test_dataset_files import in_store
+from tests.export.test_dataset_files import SECRET, in_store, with_secret
 from tests.trace.build import make_call
 
 CHOICE = CardChoice(title="Tests", licence="cc-by-4.0")
@@ -235,3 +236,41 @@ def test_nothing_is_published_where_everything_was_left_out(tmp_path: Path) -> N
 
     in_store(tmp_path / "s.duckdb", work)
     assert not list((tmp_path / "there").glob("*.json"))
+
+
+def test_what_is_withheld_before_it_is_uploaded_is_not_uploaded(tmp_path: Path) -> None:
+    """Who approves may take long over it, and what is out cannot be taken back."""
+    there = tmp_path / "there"
+    asked: list[int] = []
+
+    async def work(store: DuckDBStore) -> Outcome:
+        await with_secret(store)
+        secrets = source_of(store).secrets
+        review = secrets.review(SECRET)
+        assert review is not None
+        (found,) = review.secrets
+
+        def decided(word: str) -> SecretDecision:
+            name = found.finding.finding_id
+            return SecretDecision(f"sd_{word}", SECRET, name, 0, word, "Ada", "because")
+
+        await secrets.decide(decided("release"))
+
+        def approve(prepared: Prepared) -> None:
+            if not asked:
+                doing = secrets.decide(decided("withhold"))
+                thread = threading.Thread(target=lambda: asyncio.run(doing))
+                thread.start()
+                thread.join()
+            asked.append(prepared.added)
+
+        source, stop = source_of(store), threading.Event()
+        order = Order((SECRET, PLAIN), CHOICE)
+        return await publish(
+            source, order, tmp_path / "w", place(there), lambda _: None, stop, approve
+        )
+
+    done = in_store(tmp_path / "s.duckdb", work)
+    assert done.published is not None
+    assert asked == [2, 1]
+    assert [entry.rollout_id for entry in read_manifest(there).rollouts] == [PLAIN]

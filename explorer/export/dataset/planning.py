@@ -129,6 +129,16 @@ def _decided(
     return cleared_of(source, rollout_id)
 
 
+def taken_back(source: Source, rollout_ids: Iterable[RolloutId]) -> RolloutId | None:
+    """The first rollout that may not leave any more: deleted, or a secret of it withheld."""
+    for rollout_id in rollout_ids:
+        state = source.store.rollout_state(rollout_id)
+        gone = state is None or state.status is RolloutStatus.DELETED
+        if gone or source.secrets.export_refusal(rollout_id) is not None:
+            return rollout_id
+    return None
+
+
 def cleared_of(source: Source, rollout_id: RolloutId) -> Cleared:
     """Scans a rollout, or reads the scan that was kept."""
     decisions = _decisions(source, rollout_id)

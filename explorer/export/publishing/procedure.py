@@ -14,14 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from explorer.errors import HeadMoved, HubConflict, InvalidValue, NothingToPublish
+from explorer.errors import (
+    HeadMoved,
+    HubConflict,
+    InvalidValue,
+    NothingToPublish,
+    SecretsUndecided,
+)
 from explorer.export.adapters.registry import adapters_of
 from explorer.export.card.card import card_text
 from explorer.export.card.choice import CardChoice
 from explorer.export.dataset.claims import manifest_problems
 from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import CARD, MANIFEST, Manifest, parse_manifest
-from explorer.export.dataset.planning import Source, plan
+from explorer.export.dataset.planning import Source, plan, taken_back
 from explorer.export.dataset.writer import Limits
 from explorer.export.hub.target import Head, Published, Target, Upload
 from explorer.records import RolloutId
@@ -187,7 +193,7 @@ async def publish(
         ConfigurationError, SecretsUndecided, PublishStopped: as `make_dataset`.
     """
     await asyncio.to_thread(target.prepare)
-    moved: HeadMoved | None = None
+    why: HeadMoved | SecretsUndecided | None = None
     for _ in range(_TRIES):
         head = await asyncio.to_thread(target.head)
         old = _manifest_of(head, target)
@@ -201,14 +207,24 @@ async def publish(
                 "there is nothing to publish: every rollout was left out; a dry run says why"
             )
         approve(prepared)
+        # Writing took its time, and what is out cannot be taken back.
+        ids = [RolloutId(each.rollout_id) for each in prepared.manifest.rollouts]
+        new = ids[-prepared.added :]
+        gone = await asyncio.to_thread(taken_back, source, new)
+        if gone is not None:
+            why = SecretsUndecided(
+                f"rollout {gone} was deleted or withheld while it was written, again and "
+                "again; nothing was uploaded"
+            )
+            continue
         try:
             published = await _put(target, prepared, folder, head, told, stop)
         except HeadMoved as error:
-            moved = error
+            why = error
             continue
         return Outcome(prepared, published)
-    assert moved is not None  # every try ended in it
-    raise moved
+    assert why is not None  # every try ended in it
+    raise why
 
 
 async def _put(
