@@ -34,14 +34,15 @@ ADMISSION, COORDINATES, PREFIX = (
     "required_prefix_token_ids",
 )
 _CAPTURE = ("logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids")
-_OF_REPLY = (COORDINATES, "prompt_token_ids", "prompt_logprobs", "kv_transfer_params")
-_OF_CHOICE = ("logprobs", "token_ids", "prompt_token_ids", "routed_experts")
-_OF_MESSAGE = (
-    *("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_ids"),
-    *("routed_experts", "compact_prompt_token_ids", "logprobs"),
+# Wherever in a reply they stand: what a worker acknowledges, and everything that holds tokens,
+# how likely they were, or which way they went.
+_HIDDEN = frozenset(
+    {
+        *(COORDINATES, "prompt_token_ids", "prompt_logprobs", "kv_transfer_params"),
+        *("logprobs", "token_ids", "generation_token_ids", "generation_log_probs"),
+        *("routed_experts", "compact_prompt_token_ids"),
+    }
 )
-_ANYWHERE = ("routed_experts", "compact_prompt_token_ids", "token_ids")
-_NAMES = {*_OF_REPLY, *_OF_CHOICE, *_OF_MESSAGE, *_ANYWHERE}
 
 
 def check(body: Mapping[str, Any], streaming: Streaming, *, stream: bool) -> None:
@@ -140,29 +141,18 @@ def stripped(raw: bytes) -> tuple[Any, bytes]:
     except (ValueError, RecursionError, TypeError):
         body = None
     begins = raw.lstrip()[:1] in (b"{", b"[")
-    if body is None and not begins and not any(name.encode() in raw for name in _NAMES):
+    if body is None and not begins and not any(name.encode() in raw for name in _HIDDEN):
         return None, raw
     return None, safe
 
 
-def _without(body: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in body.items() if key not in _OF_REPLY}
-    kept = {key: value for key, value in kept.items() if key not in _ANYWHERE}
-    choices = kept.get("choices")
-    if isinstance(choices, list):
-        kept["choices"] = [
-            _choice(each) if isinstance(each, dict) else None for each in choices
-        ]
-    return kept
-
-
-def _choice(choice: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in choice.items() if key not in _OF_CHOICE}
-    kept = {key: value for key, value in kept.items() if key not in _ANYWHERE}
-    message = kept.get("message")
-    if isinstance(message, dict):
-        kept["message"] = {k: value for k, value in message.items() if k not in _OF_MESSAGE}
-    return kept
+def _without(value: Any) -> Any:
+    """A value of a reply without the hidden fields."""
+    if isinstance(value, dict):
+        return {key: _without(each) for key, each in value.items() if key not in _HIDDEN}
+    if isinstance(value, list):
+        return [_without(each) for each in value]
+    return value
 
 
 def _loads(raw: bytes) -> Any:

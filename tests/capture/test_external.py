@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from explorer.capture import events as ev
 from explorer.capture.exchange import Exchange
@@ -226,6 +228,36 @@ def test_tokens_are_taken_out_also_where_our_own_code_fails(play: Play) -> None:
     commit = only(exchange.handle(ev.Settled(TIME)), ev.Commit)
     assert str(SECRET).encode() not in b"".join(each.data for each in commit.bodies)
     assert commit.call.failure_kind is FailureKind.UPSTREAM_MALFORMED
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = (
+    *("prompt_token_ids", "token_ids", "logprobs", "routed_experts", "generation_token_ids"),
+    *("generation_log_probs", "compact_prompt_token_ids"),
+)
+
+
+@given(JSON, st.sampled_from(NAMES), st.sampled_from(["top", "choice", "message"]), st.data())
+def test_of_any_reply_tokens_are_taken_out(body: Any, name: str, where: str, data: Any) -> None:
+    message: dict[str, Any] = {"content": body}
+    choice: dict[str, Any] = {"message": message, "more": body}
+    whole: dict[str, Any] = {"choices": [choice], "more": body}
+    target = {"top": whole, "choice": choice, "message": message}[where]
+    target[name] = {"deep": ["SENTINEL", body]}
+    raw = json.dumps(whole).encode()
+    cut = data.draw(st.integers(0, 40))
+    for sent in (raw, raw[: len(raw) - cut], raw.replace(b"{", b"[", cut % 3)):
+        assert b"SENTINEL" not in stripped(sent)[1]
+
+
+@given(st.binary(max_size=200))
+def test_stripping_never_fails(raw: bytes) -> None:
+    assert stripped(raw)[0] is None
+    assert isinstance(stripped(b'{"a":' + raw)[1], bytes)
 
 
 def test_an_error_page_is_kept_for_people() -> None:

@@ -40,6 +40,7 @@ class EngineApp:
         self.engine = engine
         self.seen: list[dict[str, Any]] = []
         self.gone = threading.Event()
+        self.addresses: list[bytes] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -50,6 +51,7 @@ class EngineApp:
             await self.engine.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return
+        self.addresses.append(scope["raw_path"] + b"?" + scope["query_string"])
         raw = b""
         more = True
         while more:

@@ -180,7 +180,8 @@ def test_everything_else_is_passed_on(place: Place) -> None:
     streamed = place.chat(stream=True)
     assert streamed.text.endswith("data: [DONE]\n\n")
     assert streamed.headers["x-engine"] == "yes"
-    gone = httpx.post(f"{place.url}/nothing?x=1", content=b"{")
+    gone = httpx.post(f"{place.url}/nothing%2Fat/all?x=%41", content=b"{")
+    assert place.engine.addresses[-1] == b"/nothing%2Fat/all?x=%41"
     assert (gone.status_code, gone.json()["error"]["message"]) == (404, "no such route")
 
 

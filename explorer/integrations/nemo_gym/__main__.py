@@ -19,7 +19,10 @@ from explorer.integrations.nemo_gym.duckdb_sink import DuckDBSink
 from explorer.integrations.nemo_gym.worker_front import WorkerFront
 
 
-@click.command(help=__doc__)
+@click.command(
+    help="Runs the reference worker: it stands before vLLM, stages the tokens of captured "
+    "calls and acknowledges them to a server with external custody."
+)
 @click.option("--engine", required=True, help="Base address of the engine (vLLM).")
 @click.option(
     "--sink",

@@ -28,6 +28,7 @@ from explorer.integrations.nemo_gym.keys import key_of, parts_of
 
 SUFFIX = ".json"
 _PRIVATE = 0o600
+_MOST_KNOWN = 100_000
 
 
 class DirectorySink:
@@ -40,6 +41,8 @@ class DirectorySink:
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root)
         self._root.mkdir(parents=True, exist_ok=True)
+        # Folders whose entry in the root is durable as far as this process knows.
+        self._durable: set[str] = set()
 
     def stage(
         self, record: StagedCallRecord, *, attachments: Mapping[str, Any] | None = None
@@ -55,9 +58,7 @@ class DirectorySink:
         key = key_of(record)
         path = self._path(key)
         data = dump(record.to_json()).encode()
-        if not path.parent.is_dir():
-            path.parent.mkdir(exist_ok=True)
-            _sync_folder(self._root)
+        self._make_folder(path.parent)
         beside = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
             _write(beside, data)
@@ -79,6 +80,17 @@ class DirectorySink:
             RecordError: a file is damaged.
         """
         return [self._one(key) for key in staging_keys]
+
+    def _make_folder(self, folder: Path) -> None:
+        """Made by whoever comes first; each process syncs it itself, since whoever made it may
+        not have come to that yet."""
+        if folder.name in self._durable:
+            return
+        folder.mkdir(exist_ok=True)
+        _sync_folder(self._root)
+        if len(self._durable) >= _MOST_KNOWN:
+            self._durable.clear()
+        self._durable.add(folder.name)
 
     def _one(self, key: str) -> StagedCallRecord:
         try:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import aiohttp
 import orjson
+from yarl import URL
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -48,11 +49,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request with its whole body."""
+    """A request with its whole body; `address` is path and query as they came."""
 
     method: str
     path: str
-    query: str
+    address: str
     headers: Headers
     body: bytes
 
@@ -78,8 +79,10 @@ class Request:
             (name.decode("latin-1").lower(), value.decode("latin-1"))
             for name, value in scope["headers"]
         )
-        query = scope.get("query_string", b"").decode("latin-1")
-        return cls(scope["method"], scope["path"], query, _kept(headers), bytes(body))
+        raw = scope.get("raw_path") or scope["path"].encode()
+        query = scope.get("query_string", b"")
+        address = (raw + b"?" + query if query else raw).decode("latin-1")
+        return cls(scope["method"], scope["path"], address, _kept(headers), bytes(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +199,9 @@ class Forwarder:
             raise _unreachable(error) from error
 
     def _sent(self, request: Request, body: bytes) -> Any:
-        query = f"?{request.query}" if request.query else ""
         return self._session.request(
             request.method,
-            self._base + request.path + query,
+            URL(self._base + request.address, encoded=True),
             data=body or None,
             headers=request.headers,
             allow_redirects=False,
