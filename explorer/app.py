@@ -145,7 +145,9 @@ class Application:
         self.public = PublicAddress(settings.public_url, settings.public_url_probe_s)
         self._fastapi = pages = self._make_pages()
         self._pages = cast("App", pages)
-        self._app: App = guard(settings, self.sign_in, self.desk, self._dispatch, pages)
+        self._app: App = guard(
+            settings, self.sign_in, self.desk, self._dispatch, pages, self.custody
+        )
 
     def _ask_who(self, settings: Settings, store: DuckDBStore) -> None:
         """Who somebody is and what they may do, over the access database."""

@@ -7,7 +7,6 @@ token is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from explorer.capture.external import Gatekeeper
 from explorer.capture.manifest_route import ManifestRoute
@@ -25,7 +24,7 @@ class ExternalCustody:
     def __init__(self, ledger: CaptureLedger, token: str) -> None:
         self._ledger = ledger
         self.gatekeeper = Gatekeeper(ledger)
-        self.route: Any = ManifestRoute(ledger, token)
+        self.route = ManifestRoute(ledger, token)
 
     @classmethod
     def of(cls, settings: Settings, environ: Mapping[str, str]) -> ExternalCustody | None:

@@ -50,6 +50,10 @@ class ManifestRoute:
         self._ledger = ledger
         self._token = token.encode()
 
+    def admits(self, scope: Scope) -> bool:
+        """Whether a request asks for a manifest and shows the token."""
+        return asked_for(scope.get("path", "")) is not None and self._is_shown(scope)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         del receive

@@ -258,6 +258,21 @@ def test_case_46_who_may_read_a_manifest(place: Place, path: str) -> None:
     assert ask(None, where=place.live.url + path.format(rollout_id="a%20b")).status_code == 401
 
 
+def test_a_framework_is_not_slowed_down_and_a_guesser_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = DirectorySink(tmp_path / "s")
+    limits = {"rate_per_minute": 60.0, "rate_burst": 5}
+    with external(scripted(), storage, tmp_path, monkeypatch, **limits) as place:
+        address = place.live.url + PEER_PATH.format(rollout_id="x")
+        right = {"authorization": f"Bearer {TOKEN}"}
+        assert {httpx.get(address, headers=right).status_code for _ in range(20)} == {200}
+        wrong = {"authorization": "Bearer x"}
+        told = [httpx.get(address, headers=wrong).status_code for _ in range(12)]
+        assert set(told) == {401, 429}
+        assert httpx.get(address, headers=right).status_code == 200
+
+
 def test_there_are_no_manifests_where_this_server_keeps_the_tokens(tmp_path: Path) -> None:
     with serving(scripted(), tmp_path / "s.duckdb") as live:
         for path in (PEER_PATH, OWN_PATH):
