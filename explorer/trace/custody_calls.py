@@ -81,14 +81,18 @@ class CustodyCalls:
         return tuple(call.row for call in self.calls)
 
     def only(self, names: frozenset[str]) -> CustodyCalls:
-        """Those of these calls; with a call goes its parent."""
-        kept = tuple(call for call in self.calls if call.row.model_call_id in names)
-        return CustodyCalls(
-            kept,
-            tuple(item for item in self.failures if item.model_call_id in names),
-            self.unknown_weights,
-            {call.row.model_call_id: call for call in kept},
-        )
+        """Those of these calls whose parents are among them; clocks can say otherwise."""
+        kept: dict[str, CustodyCall] = {}
+        failures = [item for item in self.failures if item.model_call_id in names]
+        for call in self.calls:
+            name, parent = call.row.model_call_id, call.row.parent_call_id
+            if name not in names:
+                continue
+            if parent is None or parent in kept:
+                kept[name] = call
+            else:
+                failures.append(ManifestFailure(model_call_id=name, reason=UNRESOLVED_PARENT))
+        return CustodyCalls(tuple(kept.values()), tuple(failures), self.unknown_weights, kept)
 
     def ancestry(self, call_id: str) -> list[CustodyCall]:
         """From the root to this call."""

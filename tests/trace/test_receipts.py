@@ -12,8 +12,9 @@ from explorer.custody.errors import ReceiptVerificationError
 from explorer.custody.rebuild import verify_and_linearize
 from explorer.records import Call, CallStatus, EventKind, RolloutEvent, RolloutRecord
 from explorer.trace.custody_calls import custody_calls
+from explorer.trace.custody_links import rebuilt
 from explorer.trace.receipts import NumberedReceipt, receipts_of
-from tests.trace.build import NULL, event, failed_call, make_call, record
+from tests.trace.build import NULL, ROLLOUT, event, failed_call, make_call, record
 
 
 def served(name: str, *arguments: Any, **fields: Any) -> Call:
@@ -190,3 +191,23 @@ def test_a_changed_record_no_longer_gives_the_receipt_that_was_issued(what: str)
         with pytest.raises(ReceiptVerificationError) as refused:
             linearized(made)
         assert refused.value.code == "chain_hash_mismatch"
+
+
+def test_a_call_that_ended_before_its_parent_did_is_in_no_receipt_without_it() -> None:
+    """Clocks are set back, and foreign records say what they like."""
+    first = make_call("a", 1, [1, 2], [3, 4], response_id="r-a", ended_us=900)
+    second = make_call(
+        "b", 2, [1, 2, 3, 4, 5], [6], parent=first, response_id="r-b", ended_us=40
+    )
+    third = make_call(
+        "c", 3, [1, 2, 3, 4, 5, 6, 7], [8], parent=second, response_id="r-c", ended_us=45
+    )
+    ended = RolloutEvent(ROLLOUT, 1, 50, EventKind.CLOSED, 1.0, True)
+    rewarded = RolloutEvent(ROLLOUT, 2, 950, EventKind.REWARD, 0.5)
+    made = record(first, second, third, events=(ended, rewarded))
+    early, late = receipts_of(made)
+    assert early.receipt.manifest == ()
+    assert early.receipt.capture_poisoned
+    assert early.receipt.failure_reason == "unresolved_parent"
+    assert late.receipt.terminal_model_call_id == "c"
+    assert rebuilt(late.receipt, custody_calls(made)).code == ""
