@@ -372,9 +372,10 @@ class Exchange:
     ) -> list[ev.Command]:
         served: dict[str, Any] = {}
         digest = ""
-        if self.context.plan.level is CaptureLevel.TEXT or self._external is not None:
-            # Nothing was made neutral, so ids that the harness asked for itself prove nothing;
-            # or a worker keeps the tokens, and we have none that could train.
+        if self._external is not None:
+            parsed = self._external.as_text(parsed)
+        elif self.context.plan.level is CaptureLevel.TEXT:
+            # Nothing was made neutral, so ids that the harness asked for itself prove nothing.
             parsed = replace(parsed, level=CaptureLevel.TEXT)
         if parsed.failure in (None, FailureKind.ENGINE_ABORTED):
             try:

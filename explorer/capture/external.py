@@ -25,8 +25,9 @@ from explorer.custody.errors import FingerprintError, LedgerError
 from explorer.custody.fingerprint import request_items, response_items
 from explorer.custody.ledger import CaptureLedger
 from explorer.custody.records import UNRESOLVED_PARENT, CaptureAdmission
+from explorer.engine.reply import ParsedReply
 from explorer.errors import ExternalCustodyUnsupported, StoreFailed
-from explorer.records import Streaming
+from explorer.records import CaptureLevel, Note, Streaming
 
 ADMISSION, COORDINATES, PREFIX = (
     "ng_capture",
@@ -102,6 +103,15 @@ class ExternalCall:
         if coordinates is not None:
             self._coordinates = coordinates
         return replace(event, reply=replace(event.reply, body=body))
+
+    def as_text(self, parsed: ParsedReply) -> ParsedReply:
+        """A reply as it goes on record: text, whatever it holds; people are told why."""
+        note = Note(
+            "external_custody",
+            "the tokens are kept by the inference worker, not here: the rollout's custody "
+            "manifest says whether they were captured",
+        )
+        return replace(parsed, level=CaptureLevel.TEXT, notes=(*parsed.notes, note))
 
     def settle(
         self, reply: Mapping[str, Any] | None, served_id: str | None

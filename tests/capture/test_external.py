@@ -185,6 +185,7 @@ def test_no_token_is_stored_or_served(play: Play) -> None:
         call = commit.call
         assert (call.capture_level, call.status) == (CaptureLevel.TEXT, CallStatus.COMMITTED)
         assert (call.completion, call.logprobs, call.top_logprobs) == (None, None, None)
+        assert "external_custody" in [note.code for note in call.notes]
         assert (call.prompt_delta, call.chain_hash, call.stored_parent_id) == (None, None, None)
         everything = b"".join(body.data for body in commit.bodies) + _body(sent)
         for hidden in (str(SECRET).encode(), b"-0.5", b"ng_commit_coords"):
