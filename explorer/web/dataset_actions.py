@@ -244,6 +244,7 @@ async def take_back(
     token = read_token(body)
     _require_token(request, where.text, token)
     caller, desk = caller_of(request.scope), desk_of(request)
+    await desk.hold(caller, job.choices.target)
     desk.leaves.give(job_id, caller, token)
     try:
         target = desk.target_of(job, desk.leaves.token(job_id))

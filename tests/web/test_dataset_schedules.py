@@ -144,6 +144,30 @@ def test_it_pauses_when_its_view_is_changed_or_dropped(site: Publishing) -> None
     assert len(changes) == 5, changes
 
 
+def test_what_was_yanked_is_not_brought_back_by_a_schedule(site: Publishing) -> None:
+    site.rollout("one", run="good")
+    view(site)
+    schedule(site)
+    first = until(site, published=1)["last_job"]
+    site.until(first, "done")
+    site.rollout("two", run="good")
+    look(site)
+    newest = until(site, published=2)["last_job"]
+    site.until(newest, "done")
+    site.post(f"/api/v1/datasets/{newest}/take-back", 200, reason="a name", token=site.token)
+    # The earlier job's rollouts went with it.
+    assert site.until(first, "done")["removed"] == "yanked"
+    assert "taken back" in told(site)["paused"]
+    site.rollout("three", run="good")
+    look(site)
+    time.sleep(0.5)
+    assert told(site)["last_job"] == newest
+    assert set(site.hub.shelf.repos["dataset", "ada/good"].head.files) == {
+        ".gitattributes",
+        "README.md",
+    }
+
+
 def test_after_a_restart_it_says_what_to_do(hub: LocalHub, tmp_path: Path) -> None:
     store, token = tmp_path / "s.duckdb", hub.people.add("ada")
     with publishing(store, hub, token) as site:

@@ -181,8 +181,31 @@ class PublishingDesk:
         self.leaves.drop(job_id)
         await asyncio.to_thread(self.book.forget, job_id)
 
+    async def hold(self, caller: Caller, target: str) -> None:
+        """Before what is in a place is taken back: nothing publishes there by itself, or the
+        next look of a schedule would bring all of it back.
+
+        Raises:
+            InvalidValue: a job is at it.
+        """
+        for job in self.book.all:
+            if job.choices.target == target and job.active:
+                raise InvalidValue(f"job {job.job_id} works for {target} now; stop it first")
+        why = (
+            f"what is in {target} was to be taken back: drop it, or let it go on if all that "
+            "the view shows may be published again"
+        )
+        for schedule in self.schedules.all:
+            if schedule.choices.target == target and schedule.runs:
+                await self.pause(caller, schedule, why)
+
     async def removed(self, caller: Caller, job_id: str, how: str, reason: str) -> Job:
-        """Notes that what a job published was taken back."""
+        """Notes that what a job published was taken back, and with it that of every other
+        job to the same place."""
+        target = next(each for each in self.book.all if each.job_id == job_id).choices.target
+        for other in self.book.all:
+            if other.job_id != job_id and other.published and other.choices.target == target:
+                await asyncio.to_thread(self.book.change, other.job_id, removed=how)
         made = await asyncio.to_thread(self.book.change, job_id, removed=how)
         await self.note(caller, Event.DATASET_REMOVED, made, reason, how=how)
         return made
@@ -263,10 +286,15 @@ class PublishingDesk:
         await asyncio.to_thread(self.schedules.keep, made)
         await self._changed(caller, made, "resumed")
 
-    async def pause(self, caller: Caller, schedule: Schedule) -> None:
+    async def pause(
+        self,
+        caller: Caller,
+        schedule: Schedule,
+        why: str = "somebody paused it: let it go on when it should",
+    ) -> None:
         """Lets a schedule publish nothing until somebody lets it go on."""
         self.leaves.drop(schedule.schedule_id)
-        made = replace(schedule, paused="somebody paused it: let it go on when it should")
+        made = replace(schedule, paused=why)
         await asyncio.to_thread(self.schedules.keep, made)
         await self._changed(caller, made, "paused")
 
