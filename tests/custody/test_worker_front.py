@@ -194,6 +194,10 @@ def test_everything_else_is_passed_on(place: Place) -> None:
         {"text": "x", "fault": "no_prompt_ids"},
         {"text": "x", "fault": "no_logprobs"},
         {"text": "x", "logprobs": [float("nan")] * 3},
+        {"text": "x", "logprobs": [-0.5]},
+        {"text": "x", "fault": "wrong_usage"},
+        {"text": "x", "finish_reason": "abort"},
+        {"text": "x", "patch": {"usage": {"prompt_tokens": 3}}},
         {"text": "x", "patch": {"choices": [{"message": {}}] * 2}},
     ],
 )

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import uvicorn
 
-from explorer.custody.adapter import VllmAdapter
 from explorer.custody.protocols import WeightVersionProvider
 from explorer.custody.worker import install_capture
+from explorer.integrations.nemo_gym.checked import CheckedVllmAdapter
 from explorer.integrations.nemo_gym.directory import DirectorySink
 from explorer.integrations.nemo_gym.duckdb_sink import DuckDBSink
 from explorer.integrations.nemo_gym.worker_front import WorkerFront
@@ -76,7 +76,9 @@ def front_of(
         ConformanceError: the digests of this code are not the frozen ones.
     """
     front = WorkerFront(engine, storage, sends_prefix=sends_prefix, timeout_s=timeout_s)
-    install_capture(front, sink=storage, weight_version=weight_version, adapter=VllmAdapter())
+    install_capture(
+        front, sink=storage, weight_version=weight_version, adapter=CheckedVllmAdapter()
+    )
     return front
 
 
