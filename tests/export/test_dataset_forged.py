@@ -280,7 +280,22 @@ def _texts_hidden(folder: Path) -> None:
     _keep(folder, document)
 
 
+def _key_more(folder: Path) -> None:
+    document = _document(folder)
+    document["configs"]["sequences"]["also"] = ["sft/part-00000.parquet"]
+    _keep(folder, document)
+
+
+def _key_twice(folder: Path) -> None:
+    """Readers differ in which of the two they take."""
+    raw = (folder / MANIFEST).read_bytes()
+    assert raw.startswith(b"{")
+    (folder / MANIFEST).write_bytes(b'{"configs": {},' + raw[1:])
+
+
 FORGERIES = (
+    _key_more,
+    _key_twice,
     _column_more,
     _column_twice,
     _columns_moved,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from explorer.errors import ExplorerError, InvalidValue
 from explorer.export.dataset.adapter import Subject
-from explorer.export.dataset.claims import manifest_problems
+from explorer.export.dataset.claims import manifest_problems, spelling_problems
 from explorer.export.dataset.extras_check import AdaptersOf, ExtrasCheck, no_adapters
 from explorer.export.dataset.facts import Facts
 from explorer.export.dataset.file_check import parquet_fault, strangers
@@ -81,7 +81,8 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
         InvalidValue: the manifest cannot be read, or it has a format that nobody knows here.
     """
     manifest = read_manifest(folder)
-    found = _Found(manifest_problems(manifest))
+    raw = (folder / MANIFEST).read_bytes()
+    found = _Found([*manifest_problems(manifest), *spelling_problems(raw, manifest)])
     extras = ExtrasCheck(folder, manifest, adapters_of)
     for config in CONFIGS:
         entry = manifest.configs.get(config)
@@ -111,14 +112,13 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
         ok=not problems,
         trainable=any(entry.trainable for entry in manifest.rollouts),
         problems=tuple(problems),
-        facts=_facts(folder, manifest, found),
+        facts={"manifest_sha256": hashlib.sha256(raw).hexdigest()} | _facts(manifest, found),
         notes=tuple(notes),
     )
 
 
-def _facts(folder: Path, manifest: Manifest, found: _Found) -> dict[str, Any]:
+def _facts(manifest: Manifest, found: _Found) -> dict[str, Any]:
     return {
-        "manifest_sha256": hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
         "writer": ", ".join(dict.fromkeys(part.writer for part in manifest.parts)),
         "parts": len(manifest.parts),
         "formats": sorted(manifest.extras),

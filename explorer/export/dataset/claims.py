@@ -6,16 +6,42 @@ Must not know: files, rows, where the manifest came from. Nothing in it is belie
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from explorer.errors import InvalidValue
-from explorer.export.dataset.manifest import MANIFEST, ConfigEntry, ExtraEntry, Manifest
+from explorer.export.dataset.manifest import (
+    MANIFEST,
+    ConfigEntry,
+    ExtraEntry,
+    Manifest,
+    manifest_bytes,
+)
 from explorer.export.dataset.schema import CONFIGS, REASON_CODES
 from explorer.export.dataset.writer import Shard
 from explorer.trace.audit_reader import read_part
 from explorer.trace.inputs import JUDGE_VERSION
 from explorer.trace.policy import Policy
+
+
+def spelling_problems(raw: bytes, manifest: Manifest) -> list[str]:
+    """Where the file holds more than what is read of it: other readers may take that."""
+    try:
+        document = json.loads(raw, object_pairs_hook=_pairs)
+    except (ValueError, RecursionError):
+        return [f"{MANIFEST}: a name stands in it twice"]
+    if document != json.loads(manifest_bytes(manifest)):
+        return [f"{MANIFEST}: it holds something that nobody reads here"]
+    return []
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name twice")
+    return found
 
 
 def manifest_problems(manifest: Manifest) -> list[str]:
