@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -77,7 +78,7 @@ class EngineApp:
             model = (await self.engine.facts()).model
             return 200, orjson.dumps({"data": [{"id": model, "owned_by": "test"}]})
         if path in ("/v1/chat/completions", "/v1/completions"):
-            body = orjson.loads(raw)
+            body = json.loads(raw)
             self.seen.append(body)
             if body.get("stream"):
                 return 200, b'data: {"streamed":1}\n\ndata: [DONE]\n\n'

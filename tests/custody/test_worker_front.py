@@ -160,6 +160,16 @@ def test_a_prompt_without_the_prefix_fails_the_capture_and_not_the_reply(place: 
     assert coordinates(place.chat(edited)).disposition == "capture_failed"
 
 
+def test_numbers_that_only_python_reads_fail_no_reply(place: Place) -> None:
+    """NaN sends a body to the slower reader, which keeps integers of any size."""
+    body = ASKED | {"ng_capture": root(), "top_p": float("nan"), "extra": 10**30}
+    response = httpx.post(
+        f"{place.url}/v1/chat/completions", content=json.dumps(body).encode(), timeout=30
+    )
+    assert coordinates(response).disposition == "staged"
+    assert place.engine.seen[-1]["extra"] == 10**30
+
+
 @pytest.mark.parametrize("bad", [None, {}, "x", [1], root() | {"x": 1}, root() | {"mode": "m"}])
 def test_an_admission_that_is_none_gets_no_coordinates(place: Place, bad: Any) -> None:
     response = place.chat(ng_capture=bad)

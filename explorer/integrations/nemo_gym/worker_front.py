@@ -111,7 +111,7 @@ class WorkerFront:
         asked = self._asked(body, begun)
         reply: Reply | None = None
         try:
-            reply = await self._http.ask(request, orjson.dumps(asked), receive)
+            reply = await self._http.ask(request, _bytes(asked), receive)
         finally:
             # The call has one ending, also where the engine or the client went away.
             coordinates = await asyncio.to_thread(self._end, begun, reply)
@@ -178,6 +178,13 @@ def _object(raw: bytes) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             return None
     return found if isinstance(found, dict) else None
+
+
+def _bytes(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(body).encode()
 
 
 def with_coordinates(raw: bytes, coordinates: CommitCoords) -> bytes:
