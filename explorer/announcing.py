@@ -26,6 +26,11 @@ def announce(settings: Settings) -> Callable[[Any, str], Awaitable[bool]]:
                 f"logprobs {certificate.logprob_kind.value}"
                 + ("" if certificate.passing else " (not trainable)")
             )
+        if settings.custody == "external" and not settings.read_only:
+            click.echo(
+                "  custody   external: the engine keeps the tokens, nothing trains from here; "
+                f"manifests need ${settings.nemo_gym_control_token_env}"
+            )
         if settings.admin_token is None and settings.on_loopback:
             click.echo(f"  operator  {application.operator.token}")
         click.echo("  stop      Ctrl-C")
