@@ -48,6 +48,7 @@ FORMATS = {
 # Not a document a rollout, but a folder of all of them, or that folder as one file.
 DATASET, ARCHIVE = "parquet", "zip"
 _LARGEST = 4 * 1024**3
+_CUT_ZIP = "is no zip file that can be read: it broke off, or is something else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +260,15 @@ def check(settings: Settings, names: Sequence[str], beside: Beside, *, as_json: 
     reports = []
     for name in names:
         path = Path(name)
+        _require_alone(name, path, beside)
         if is_id(name) and not path.exists():
             found = _of_rollout(settings, name)
         elif path.is_dir():
             found = [_of_folder(path)]
         elif zipfile.is_zipfile(path):
             found = [_of_archive(path)]
+        elif path.suffix == ".zip" and path.is_file():
+            found = [Report("unreadable", False, False, (f"{path} {_CUT_ZIP}",))]
         else:
             try:
                 found = [_with_receipts(path, verify(read_file(path), other), beside)]
@@ -280,6 +284,18 @@ def check(settings: Settings, names: Sequence[str], beside: Beside, *, as_json: 
     if as_json:
         click.echo(json.dumps(reports, indent=1, ensure_ascii=False))
     return 0 if sound else 1
+
+
+def _require_alone(name: str, path: Path, beside: Beside) -> None:
+    """Raises:
+    ConfigurationError: something was given to compare with, and would not be looked at.
+    """
+    one_file = path.is_file() and not zipfile.is_zipfile(path)
+    if not one_file and (beside.against or beside.receipts) and (path.exists() or is_id(name)):
+        raise ConfigurationError(
+            f"{name} is no single document: --against and --receipts go with the file of a "
+            "trace or of an audit"
+        )
 
 
 def _with_receipts(path: Path, report: Report, beside: Beside) -> Report:
@@ -350,13 +366,15 @@ def read_file(path: Path) -> bytes:
 
 
 def _print(name: str, report: Report) -> None:
-    mark = "sound" if report.ok else "NOT SOUND"
-    verdict = "trainable" if report.trainable else "not trainable"
-    lines = [f"{name}: {report.kind}, {mark}, {verdict}"]
+    # What does not hold together has no verdict that anybody may go by.
+    mark = "NOT SOUND, do not use it"
+    if report.ok:
+        mark = f"sound, {'trainable' if report.trainable else 'not trainable'}"
+    lines = [f"{name}: {report.kind}, {mark}"]
+    lines += [f"  problem: {problem}" for problem in report.problems]
     lines += [
         f"  {key.replace('_', ' ')}: {_words(value)}" for key, value in report.facts.items()
     ]
-    lines += [f"  problem: {problem}" for problem in report.problems]
     lines += [f"  note: {note}" for note in report.notes]
     for line in lines:
         # A file may hold what a terminal would obey.

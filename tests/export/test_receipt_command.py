@@ -163,3 +163,8 @@ def test_what_goes_with_what_is_said(files: Path) -> None:
     done = command("verify", files / "audit.json", "--key", files / "public.pem")
     assert done.exit_code == 2
     assert "--receipts" in done.stderr
+    # A set, or an id, has none of its own: nothing would be looked at.
+    for beside in ("--receipts", "--against"):
+        done = command("verify", files, beside, files / "receipts.json")
+        assert done.exit_code == 2
+        assert "is no single document" in done.stderr
