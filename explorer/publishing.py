@@ -19,7 +19,7 @@ import click
 from huggingface_hub import get_token
 
 from explorer.datasets import Wanted, on_source, tell
-from explorer.errors import ConfigurationError
+from explorer.errors import ConfigurationError, HubUnauthorised
 from explorer.export.adapters.registry import adapters_of
 from explorer.export.card.choice import CardChoice, checked_choice
 from explorer.export.dataset.planning import Source
@@ -56,14 +56,25 @@ class Place:
     endpoint: str | None = None
 
     def target(self) -> Target:
-        """The place, checked as far as its name goes."""
-        return target_of(
+        """The place, checked as far as its name goes.
+
+        Raises:
+            HubUnauthorised: it needs a token, and there is none.
+        """
+        token = self.token or (get_token() if needs_token(self.where) else None)
+        target = target_of(
             self.where,
-            token=self.token or (get_token() if needs_token(self.where) else None),
+            token=token,
             private=not self.public,
             gated=self.gated,
             endpoint=self.endpoint,
         )
+        if token is None and needs_token(self.where):
+            raise HubUnauthorised(
+                f"{target.title} needs a token of yours with the scope `contribute-repos` or "
+                "`write`: give --token-file FILE, set HF_TOKEN, or run `hf auth login`"
+            )
+        return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +213,8 @@ def withdraw(place: Place, reason: str, *, whole: bool) -> int:
     target = place.target()
     target.remove(reason, whole)
     say(f"removed  {target.title}" if whole else f"withdrawn {target.title}: {reason}")
-    if not whole:
-        say("         earlier revisions still hold the data, where the place keeps them")
+    if not whole and repo_of(place.where):
+        say("         earlier revisions still hold the data; --whole deletes those, too")
     return 0
 
 

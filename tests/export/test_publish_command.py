@@ -145,6 +145,13 @@ def test_what_is_missing_is_said(hub: LocalHub, store: Path, tmp_path: Path) -> 
     assert "no licence id" in done.stderr
 
 
+def test_without_a_token_it_says_how_to_give_one(hub: LocalHub, store: Path) -> None:
+    done = publish(hub, None, store, "--repo", REPO)
+    assert done.exit_code == 2
+    assert "set HF_TOKEN" in done.stderr
+    assert hub.shelf.repos == {}
+
+
 def test_a_token_comes_from_a_file_too(hub: LocalHub, store: Path, tmp_path: Path) -> None:
     token = hub.people.add("ada")
     done = publish(hub, None, store, "--repo", REPO, "--token-file", "-", typed=token + "\n")
@@ -201,6 +208,7 @@ def test_withdrawn_it_says_why_and_whole_it_is_gone(hub: LocalHub, store: Path) 
     files = files_of(hub)
     assert "manifest.json" not in files
     assert b"a name" in files["README.md"]
+    assert "earlier revisions still hold the data" in done.stderr
     assert not [name for name in files if name.endswith(".parquet")]
     assert withdrawn("--whole", "--confirm", REPO).exit_code == 0
     assert REPO not in names(hub)
