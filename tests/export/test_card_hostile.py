@@ -74,7 +74,7 @@ def shows(character: str) -> bool:
 
 def seen(text: str) -> str:
     """What of a text can be told apart from its stand-ins: letters and digits of ASCII."""
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    return re.sub(r"\(u\+[0-9a-f]{4,6}\)|[^a-z0-9]", "", text.lower())
 
 
 @given(TEXT)

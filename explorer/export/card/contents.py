@@ -71,7 +71,7 @@ def facts_table(subject: CardSubject) -> str:
             ("Groups", _named(rollouts["groups"], rollouts["without_group"])),
             ("Purpose", tally_words(rollouts["purpose"])),
             ("Captured", _period(rollouts["time_us"])),
-            ("Success", tally_words(rollouts["ok"], none="nobody said")),
+            ("Closed as ok", tally_words(rollouts["ok"], none="nobody said")),
             ("Reward", reward_words(rewards)),
             ("Model", tally_words(facts["model"]["used"])),
             ("Harness", tally_words(facts["harness"]["used"])),

@@ -226,9 +226,9 @@ def checks(subject: CardSubject) -> str:
         table(("Found", "Grade", "Times", "Rollouts", "Meaning"), rows)
         if rows
         else "Nothing was found.",
-        f"Looked for and found in no rollout ({len(clear)}): "
+        f"Of those above INFO, looked for and found in no rollout ({len(clear)}): "
         + (", ".join(code(name) for name in clear) or "none")
-        + ".",
+        + f"; and {len(set(JUDGED) - seen) - len(clear)} that are only INFO.",
         "Calls where the engine's bytes, as far as they were kept and read again, say "
         f"something else than the record: {number(sums['contradicted'])}. Calls that had not "
         f"ended when their rollout was sealed: {number(sums['open_calls'])}.",
