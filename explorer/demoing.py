@@ -52,7 +52,10 @@ def run_local(settings: Settings, wanted: Wanted) -> None:
     async def ready(application: Any, url: str) -> bool:
         await announce(settings)(application, url)
         await _record(application, url, wanted)
-        click.secho(f"Open {url}/runs/demo", bold=True)
+        if wanted.leave:
+            click.secho(f"Recorded in {settings.store}", bold=True)
+        else:
+            click.secho(f"Open {url}/runs/demo", bold=True)
         return not wanted.leave
 
     server.run_loop(server.run(settings, ready))
