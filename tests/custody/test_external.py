@@ -424,9 +424,19 @@ def test_the_real_package_takes_our_manifest_and_what_our_worker_staged(place: P
     snapshots = [call.to_json() for call in calls]
     for snapshot in snapshots:
         snapshot.pop("extras")
+    admissions = []
+    for record in manifest.records:
+        raw = httpx.get(
+            f"{place.live.url}/api/v1/rollouts/{rollout_id}/raw/{record.model_call_id}"
+            "?kind=submitted",
+            headers={"authorization": f"Bearer {place.live.token}"},
+        )
+        admissions.append(raw.json()["ng_capture"])
+    assert [each["mode"] for each in admissions] == ["text", "token_in", "token_in"]
     asked = [
         ["parse", ["RolloutManifest", manifest.to_json()]],
         ["receipt", [{"receipt": receipt.to_json(), "snapshots": snapshots}, []]],
+        *(["parse", ["CaptureAdmission", each]] for each in admissions),
     ]
     peer = Path(__file__).with_name("peer.py")
     done = subprocess.run(
@@ -436,7 +446,8 @@ def test_the_real_package_takes_our_manifest_and_what_our_worker_staged(place: P
         text=True,
         check=True,
     )
-    parsed, verified = json.loads(done.stdout)
+    parsed, verified, *admitted = json.loads(done.stdout)
+    assert [each["value"] for each in admitted] == admissions
     assert RolloutManifest.parse(parsed["value"]) == manifest
     row = training_row(receipt, place.storage)
     assert verified["value"]["token_ids"] == row.token_ids.tolist()
