@@ -99,6 +99,13 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             found.add(f"its rows cannot be read: {str(error)[:120]}")
     others = sorted({part.judge_version for part in manifest.parts} - {JUDGE_VERSION})
+    if others and manifest.extras:
+        # Anything may stand in them, and whoever forges chooses the number.
+        found.add(
+            f"{', '.join(sorted(manifest.extras))}: made by rules {others[0]}, this program "
+            f"has {JUDGE_VERSION} and cannot make them again: check with the program that "
+            "wrote them"
+        )
     notes = [
         f"verdicts were made by rules {version}, this program has {JUDGE_VERSION}: they were "
         "not made again"
