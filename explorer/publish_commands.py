@@ -63,6 +63,7 @@ _confirm = click.option(
 @click.option("--gate-prompt", default="", help="What they read when they ask.")
 @options.formats
 @click.option("--bodies", is_flag=True, help="With requests and replies as text.")
+@click.option("--anew", is_flag=True, help="Also where a dataset was withdrawn.")
 @_confirm
 @_token
 @_token_file
@@ -108,6 +109,7 @@ def publish(where: str | None, **flags: Any) -> None:
         flags["bodies"],
         place,
         out,
+        flags["anew"],
     )
     sys.exit(publishing.run_publish(load(store=flags["store"], policy=flags["policy"]), wish))
 

@@ -87,6 +87,7 @@ class Wish:
     bodies: bool = False
     place: Place | None = None
     out: Path | None = None
+    anew: bool = False
 
 
 def run_publish(settings: Settings, wish: Wish) -> int:
@@ -140,7 +141,7 @@ def _dry_run(settings: Settings, wish: Wish, choice: CardChoice, folder: Path) -
 
 
 def _order(wish: Wish, choice: CardChoice, rollout_ids: list[RolloutId]) -> Order:
-    return Order(tuple(rollout_ids), choice, wish.formats, wish.bodies)
+    return Order(tuple(rollout_ids), choice, wish.formats, wish.bodies, anew=wish.anew)
 
 
 def _folder(settings: Settings, where: str) -> Path:
@@ -187,6 +188,8 @@ def _tell_plan(prepared: Prepared, folder: Path) -> None:
     tell(prepared.manifest, folder)
     if prepared.already:
         say(f"         {prepared.already} are there already, {prepared.added} are new")
+    if prepared.manifest.bodies:
+        say("         with requests and replies as text")
     say(f"         {len(prepared.new_files)} new files, {prepared.size} bytes to upload")
     _tell_kept(prepared)
 

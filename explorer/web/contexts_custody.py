@@ -60,6 +60,7 @@ class CustodyPage:
     covered: bool = said("Parts are hidden from this reader, so nothing is checked here.")
     checked: bool = said("Whether links were checked for this page.")
     check_href: str = said("Address of the page with every link checked.")
+    receipts_href: str = said("Address of the receipts for programs.")
     held: int = said("Calls whose link holds, of those that were checked.")
     rebuilt_code: str = said("What is wrong with the way to the scored call; empty if nothing.")
     rebuilt_tokens: int | None = said("Tokens from the root to the scored call, if it holds.")

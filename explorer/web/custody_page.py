@@ -37,6 +37,7 @@ def custody_page(
         covered=judged.cover is not None,
         checked=check,
         check_href=rollout_href(judged.record.rollout.rollout_id, "custody", check=1),
+        receipts_href=f"/api/v1/rollouts/{judged.record.rollout.rollout_id}/receipts",
         held=sum(code == HOLDS for code in codes.values()),
         rebuilt_code="" if last is None else last.code,
         rebuilt_tokens=None if last is None or last.row is None else len(last.row.token_ids),

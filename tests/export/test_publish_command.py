@@ -210,6 +210,14 @@ def test_withdrawn_it_says_why_and_whole_it_is_gone(hub: LocalHub, store: Path) 
     assert b"a name" in files["README.md"]
     assert "earlier revisions still hold the data" in done.stderr
     assert not [name for name in files if name.endswith(".parquet")]
+    # What was taken away does not come back by a command that somebody runs every night.
+    done = publish(hub, token, store, "--repo", REPO)
+    assert done.exit_code == 2
+    assert "was withdrawn" in done.stderr
+    assert files_of(hub) == files
+    done = publish(hub, token, store, "--repo", REPO, "--anew")
+    assert done.exit_code == 1, done.stderr
+    assert "manifest.json" in files_of(hub)
     assert withdrawn("--whole", "--confirm", REPO).exit_code == 0
     assert REPO not in names(hub)
 

@@ -127,12 +127,20 @@ def go_on(stop: threading.Event) -> None:
         )
 
 
+_WITHDRAWN = "# Withdrawn\n"
+
+
+def is_withdrawn(card: str) -> bool:
+    """Whether a card is one that stands where a dataset was; a place may put tags before."""
+    return _WITHDRAWN.strip() in card.splitlines()
+
+
 def withdrawn_card(reason: str) -> str:
     """What stands where a dataset was."""
     kept = "".join(letter if letter.isprintable() else " " for letter in reason)[:2000]
     # Indented by four, it is shown as it is, whatever somebody wrote.
     return (
-        "# Withdrawn\n\nThe dataset that was here has been withdrawn by those who published "
+        f"{_WITHDRAWN}\nThe dataset that was here has been withdrawn by those who published "
         f"it. They say why:\n\n    {kept.strip() or 'no reason was given'}\n\n"
         "Where a place keeps earlier revisions, those still hold the data; do not use it.\n"
     )

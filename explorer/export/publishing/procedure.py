@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Literal
 from explorer.errors import (
     HeadMoved,
     HubConflict,
+    HubNotFound,
     InvalidValue,
     NothingToPublish,
     SecretsUndecided,
@@ -29,7 +31,7 @@ from explorer.export.dataset.making import Shape, make_dataset
 from explorer.export.dataset.manifest import CARD, MANIFEST, Manifest, parse_manifest
 from explorer.export.dataset.planning import Source, plan, taken_back
 from explorer.export.dataset.writer import Limits
-from explorer.export.hub.target import Head, Published, Target, Upload
+from explorer.export.hub.target import Head, Published, Target, Upload, is_withdrawn
 from explorer.records import RolloutId
 
 # Each time somebody else was faster.
@@ -46,6 +48,7 @@ class Order:
         choice: what a person says on the card.
         formats: names of adapters; None: those that the dataset there has, or none.
         bodies: with requests and replies as text.
+        anew: also where a dataset was withdrawn, which brings back what was taken away.
     """
 
     rollout_ids: tuple[RolloutId, ...]
@@ -53,6 +56,7 @@ class Order:
     formats: tuple[str, ...] | None = None
     bodies: bool = False
     limits: Limits = field(default_factory=Limits)
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,8 @@ async def publish(
     for _ in range(_TRIES):
         head = await asyncio.to_thread(target.head)
         old = _manifest_of(head, target)
+        if old is None and not order.anew:
+            await asyncio.to_thread(_refuse_withdrawn, target)
         prepared = await prepare(
             source, order, folder, repo_id=_repo(target), old=old, told=told, stop=stop
         )
@@ -265,6 +271,24 @@ def _manifest_of(head: Head, target: Target) -> Manifest | None:
             f"{target.title} has a {MANIFEST} to which nothing can be added: {error.message}; "
             "publish under a new name"
         ) from error
+
+
+def _refuse_withdrawn(target: Target) -> None:
+    """Raises:
+    HubConflict: a dataset was taken away here, for a reason that stands on its card.
+    """
+    with tempfile.TemporaryDirectory(prefix="rollout-explorer-") as folder:
+        card = Path(folder) / CARD
+        try:
+            target.fetch(CARD, card)
+        except HubNotFound:
+            return
+        if is_withdrawn(card.read_text(encoding="utf-8", errors="replace")):
+            raise HubConflict(
+                f"the dataset at {target.title} was withdrawn; publishing there again would "
+                "bring back what was taken away: publish under a new name (on the command "
+                "line, --anew says that it is meant)"
+            )
 
 
 def _repo(target: Target) -> str | None:
