@@ -330,7 +330,7 @@ class CaptureProxy:
 
     def _plan(self, live: LiveRollout) -> SamplingPlan:
         return SamplingPlan(
-            level=self._view.level(),
+            level=CaptureLevel.TOKENS if self._around.gatekeeper else self._view.level(),
             purpose=live.rollout.purpose,
             sampling=live.rollout.sampling,
             top_logprobs=self._options.top_logprobs,

@@ -75,7 +75,7 @@ def external(
     engine: Any, storage: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> Iterator[Place]:
     monkeypatch.setenv(VARIABLE, TOKEN)
-    app = EngineApp(engine)
+    app = engine if isinstance(engine, EngineApp) else EngineApp(engine)
     with (
         served(app) as behind,
         served(front_of(behind, storage, lambda: 5)) as front,
@@ -293,6 +293,36 @@ def test_the_client_says_what_is_wrong(place: Place) -> None:
     away = RolloutControlClient("http://127.0.0.1:9", TOKEN)
     with pytest.raises(ControlError, match="did not answer"):
         asyncio.run(away.manifest(rollout_id))
+
+
+class Quiet(EngineApp):
+    """Shows tokens to captured calls only, so that a probe finds text."""
+
+    async def _answer(self, path: str, raw: bytes) -> tuple[int, bytes]:
+        status, body = await super()._answer(path, raw)
+        if path.endswith("/completions") and b"return_tokens_as_token_ids" not in raw:
+            reply = json.loads(body)
+            reply.pop("prompt_token_ids", None)
+            for choice in reply.get("choices", []):
+                choice |= {"token_ids": None, "logprobs": None}
+            body = json.dumps(reply).encode()
+        return status, body
+
+
+def test_sampling_is_neutral_whatever_a_probe_was_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody will train on these tokens: they are drawn as they are where we keep them."""
+    storage = DirectorySink(tmp_path / "s")
+    with external(Quiet(scripted()), storage, tmp_path, monkeypatch) as place:
+        level = place.live.api("GET", "/api/v1/engine")["certificate"]["capture_level"]
+        assert level == "text"
+        rollout_id, key = place.live.create()
+        place.live.chat(key, top_p=0.5, top_k=3, presence_penalty=1.0)
+        asked = place.engine.seen[-1]
+        assert (asked["top_p"], asked["top_k"], asked["presence_penalty"]) == (1.0, -1, 0.0)
+        assert asked["temperature"] == 1.0
+        assert len(place.manifest(rollout_id).records) == 1
 
 
 def test_an_edited_history_is_served_and_the_receipt_is_poisoned(place: Place) -> None:
