@@ -11,6 +11,7 @@ from typing import Any
 
 from explorer.custody.errors import CustodyError
 from explorer.custody.records import RolloutReceipt
+from explorer.custody.staging import is_digest
 from explorer.errors import InvalidValue
 from explorer.export.signing import CheckingKey, Signature
 from explorer.trace.audit_reader import read_audit
@@ -28,6 +29,7 @@ class _Given:
 
     number: int
     sha256: str
+    issued_us: int
     signature: Signature | None
     receipt: NumberedReceipt
 
@@ -59,7 +61,10 @@ def check_receipts(
         found.problems.append("the receipts are of another rollout")
     if len(document["receipts"]) > _MOST:
         raise InvalidValue(f"more than {_MOST} receipts of one rollout are not checked")
-    given = [_given(each) for each in document["receipts"]]
+    manifests = document.get("manifests")
+    if not isinstance(manifests, Mapping):
+        raise InvalidValue("the receipts have their `manifests` beside them")
+    given = [_given(each, manifests) for each in document["receipts"]]
     for each in given:
         for words in _one(each, follows.get(each.number), calls, key, found):
             found.problems.append(f"receipt {each.number}: {words}")
@@ -90,17 +95,23 @@ def check_receipts(
 _BROKEN = "chain_hash_mismatch"
 
 
-def _given(value: Any) -> _Given:
+def _given(value: Any, manifests: Mapping[str, Any]) -> _Given:
     if not isinstance(value, Mapping):
         raise InvalidValue("a receipt is a JSON object")
-    number, digest = value.get("number"), value.get("sha256")
-    if type(number) is not int or not isinstance(digest, str):
+    number, digest, issued = (value.get(name) for name in ("number", "sha256", "issued_us"))
+    if type(number) is not int or not is_digest(digest):
         raise InvalidValue("a receipt has a `number` and its `sha256`")
+    if issued is not None and (type(issued) is not int or abs(issued) >= 1 << 62):
+        raise InvalidValue(f"receipt {number}: `issued_us` is no time")
+    content, rows = value.get("receipt"), manifests.get(str(value.get("manifest_sha256")))
+    if not isinstance(content, Mapping) or "manifest" in content:
+        raise InvalidValue(f"receipt {number} has no content, or a manifest of its own")
     try:
-        receipt = RolloutReceipt.parse(value.get("receipt"))
+        receipt = RolloutReceipt.parse({**content, "manifest": rows})
     except CustodyError as error:
         raise InvalidValue(f"receipt {number}: {error.detail}") from error
-    return _Given(number, digest, _signature(value), NumberedReceipt(number, 0, receipt))
+    numbered = NumberedReceipt(number, 0, receipt)
+    return _Given(number, str(digest), issued or 0, _signature(value), numbered)
 
 
 def _signature(value: Mapping[str, Any]) -> Signature | None:
@@ -135,7 +146,7 @@ def _one(
             yield "it is not signed"
         elif (given.signature.algorithm, given.signature.key_id) != (key.algorithm, key.key_id):
             yield f"it is signed by another key, {given.signature.key_id[:40]}"
-        elif not key.fits(given.sha256, given.signature):
+        elif not key.fits(given.sha256, given.issued_us, given.signature):
             yield "its signature is not of this key"
         else:
             found.signed += 1

@@ -27,6 +27,7 @@ class Signed(StrEnum):
     """What a signature says."""
 
     NONE = "none"  # there is no signature
+    MISSING = "missing"  # there is none, though this server signs
     GOOD = "good"  # this key signed this digest
     BAD = "bad"  # it says it is of this key, and is not
     UNKNOWN = "unknown"  # of another key, or there is no key to check it with
@@ -130,11 +131,12 @@ class Sealing:
         return calls, receipts_of(record, calls), self._store.seals(rollout_id)
 
     def _seal(self, rollout_id: RolloutId, receipt: NumberedReceipt) -> Seal:
-        made = None if self._key is None else self._key.sign(receipt.sha256)
+        now = self._now_us()
+        made = None if self._key is None else self._key.sign(receipt.sha256, now)
         return Seal(
             rollout_id=rollout_id,
             number=receipt.number,
-            time_us=self._now_us(),
+            time_us=now,
             sha256=receipt.sha256,
             algorithm=None if made is None else made.algorithm,
             key_id=None if made is None else made.key_id,
@@ -161,9 +163,11 @@ def compared(
 
 def checked(seal: Seal | None, key: CheckingKey | None) -> Signed:
     """What the signature of a seal says."""
-    if seal is None or seal.signature is None or not seal.algorithm or not seal.key_id:
+    if seal is None:
         return Signed.NONE
+    if seal.signature is None or not seal.algorithm or not seal.key_id:
+        return Signed.NONE if key is None else Signed.MISSING
     if key is None or (seal.algorithm, seal.key_id) != (key.algorithm, key.key_id):
         return Signed.UNKNOWN
     signature = Signature(seal.algorithm, seal.key_id, seal.signature)
-    return Signed.GOOD if key.fits(seal.sha256, signature) else Signed.BAD
+    return Signed.GOOD if key.fits(seal.sha256, seal.time_us, signature) else Signed.BAD

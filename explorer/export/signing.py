@@ -62,8 +62,8 @@ class CheckingKey(Protocol):
     def key_id(self) -> str:
         """Its name."""
 
-    def fits(self, sha256: str, signature: Signature) -> bool:
-        """Whether this key signed that digest."""
+    def fits(self, sha256: str, time_us: int, signature: Signature) -> bool:
+        """Whether this key signed that digest as issued at that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class PublicKey:
         """As others need it to check."""
         return self.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
-    def fits(self, sha256: str, signature: Signature) -> bool:
+    def fits(self, sha256: str, time_us: int, signature: Signature) -> bool:
         """As `CheckingKey`."""
         if signature.algorithm != ED25519:
             return False
         try:
-            self.key.verify(bytes.fromhex(signature.value), _signed(sha256))
+            self.key.verify(bytes.fromhex(signature.value), _signed(sha256, time_us))
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -111,13 +111,13 @@ class PrivateKey:
         """That of its public half."""
         return self.public.key_id
 
-    def sign(self, sha256: str) -> Signature:
+    def sign(self, sha256: str, time_us: int) -> Signature:
         """The signature over a digest; the same each time."""
-        return Signature(ED25519, self.key_id, self.key.sign(_signed(sha256)).hex())
+        return Signature(ED25519, self.key_id, self.key.sign(_signed(sha256, time_us)).hex())
 
-    def fits(self, sha256: str, signature: Signature) -> bool:
+    def fits(self, sha256: str, time_us: int, signature: Signature) -> bool:
         """As `CheckingKey`."""
-        return self.public.fits(sha256, signature)
+        return self.public.fits(sha256, time_us, signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +132,16 @@ class SecretKey:
         """Tells two secrets apart and tells nothing of either."""
         return _id_of(hmac.new(self.secret, b"key id", hashlib.sha256).digest())
 
-    def sign(self, sha256: str) -> Signature:
+    def sign(self, sha256: str, time_us: int) -> Signature:
         """As that of `PrivateKey`."""
-        value = hmac.new(self.secret, _signed(sha256), hashlib.sha256).hexdigest()
+        value = hmac.new(self.secret, _signed(sha256, time_us), hashlib.sha256).hexdigest()
         return Signature(HMAC, self.key_id, value)
 
-    def fits(self, sha256: str, signature: Signature) -> bool:
+    def fits(self, sha256: str, time_us: int, signature: Signature) -> bool:
         """As `CheckingKey`."""
         if signature.algorithm != HMAC:
             return False
-        made = self.sign(sha256).value.encode()
+        made = self.sign(sha256, time_us).value.encode()
         return hmac.compare_digest(made, signature.value.encode("utf-8", "replace"))
 
 
@@ -226,8 +226,9 @@ def _pem(path: Path, raw: bytes) -> PublicKey | PrivateKey:
     raise ConfigurationError(f"{path} holds a key of another kind; Ed25519 is wanted")
 
 
-def _signed(sha256: str) -> bytes:
-    return _CONTEXT + bytes.fromhex(sha256)
+def _signed(sha256: str, time_us: int) -> bytes:
+    # The time goes in, so that a receipt that is issued again for another record shows.
+    return _CONTEXT + bytes.fromhex(sha256) + time_us.to_bytes(8, "big", signed=True)
 
 
 def _id_of(material: bytes) -> str:

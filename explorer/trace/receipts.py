@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields
+from typing import Any
 
 from explorer.custody.canonical import canonical_json
 from explorer.custody.records import (
@@ -27,6 +29,8 @@ from explorer.trace.state import rollout_state
 # How a terminal that was declared by its call id is named: the format has no word for it.
 _METHODS = {"explicit": "declared"}
 _DIGEST_TAG = b"rollout-explorer-receipt-v1"
+_MANIFEST_TAG = b"rollout-explorer-manifest-v1"
+_CONTENT = tuple(item.name for item in fields(RolloutReceipt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +40,31 @@ class NumberedReceipt:
     Attributes:
         number: from 1 on.
         time_us: of the event that it was issued for.
-        sha256: over its number and all of its content, in canonical JSON.
+        manifest_sha256: where it is known already.
     """
 
     number: int
     time_us: int
     receipt: RolloutReceipt
 
+    manifest_sha256: str = ""
+
     @property
     def sha256(self) -> str:
         """Names it; what is signed."""
-        content = {"number": self.number, "receipt": self.receipt.to_json()}
+        # Not `to_json`: rewards that are told again and again share one manifest.
+        content = {name: getattr(self.receipt, name) for name in _CONTENT if name != "manifest"}
+        content |= {
+            "number": self.number,
+            "manifest": self.manifest_sha256 or manifest_sha256(self.receipt),
+        }
         return hashlib.sha256(_DIGEST_TAG + canonical_json(content).encode()).hexdigest()
+
+
+def manifest_sha256(receipt: RolloutReceipt) -> str:
+    """The digest of a receipt's rows."""
+    rows = [row.to_json() for row in receipt.manifest]
+    return hashlib.sha256(_MANIFEST_TAG + canonical_json(rows).encode()).hexdigest()
 
 
 def receipts_of(
@@ -59,16 +76,29 @@ def receipts_of(
     if not places:
         return ()
     calls = calls or custody_calls(record, Sequences(record.calls))
-    made = []
+    made: list[NumberedReceipt] = []
+    known: dict[Any, tuple[RolloutReceipt, str]] = {}
+    ends = {str(call.call_id): call.ended_us for call in record.calls}
     for number, place in enumerate(places, 1):
-        time_us = events[place].time_us
+        told, time_us = events[: place + 1], events[place].time_us
         # A call may end after the rollout was closed: no receipt from before has it.
-        ended = frozenset(
-            str(call.call_id) for call in record.calls if call.ended_us <= time_us
-        )
-        receipt = _receipt(record, calls.only(ended), events[: place + 1])
-        made.append(NumberedReceipt(number, time_us, receipt))
+        late = frozenset(name for name, end in ends.items() if end > time_us)
+        declared = _declared(told)
+        key = (late, *declared.values())
+        if key not in known:
+            first = _receipt(record, calls.only(frozenset(ends) - late), told, declared)
+            known[key] = (first, manifest_sha256(first))
+        like, digest = known[key]
+        receipt = _with_reward(like, rollout_state(told).reward)
+        made.append(NumberedReceipt(number, time_us, receipt, digest))
     return tuple(made)
+
+
+def _with_reward(receipt: RolloutReceipt, reward: float | None) -> RolloutReceipt:
+    """The same receipt about another reward; nothing else of it has to be checked again."""
+    made = copy(receipt)
+    object.__setattr__(made, "reward", None if reward is None else float(reward))
+    return made
 
 
 def issued_at(events: Sequence[RolloutEvent]) -> list[int]:
@@ -86,10 +116,13 @@ def issued_at(events: Sequence[RolloutEvent]) -> list[int]:
 
 
 def _receipt(
-    record: RolloutRecord, calls: CustodyCalls, events: Sequence[RolloutEvent]
+    record: RolloutRecord,
+    calls: CustodyCalls,
+    events: Sequence[RolloutEvent],
+    declared: dict[str, str | None],
 ) -> RolloutReceipt:
     rows = calls.rows
-    found = attribute(rows, None, **_declared(events))
+    found = attribute(rows, None, **declared)
     poison = None
     if found.model_call_id is not None:
         poison = _poison(record, calls, found.model_call_id)

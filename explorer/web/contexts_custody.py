@@ -42,7 +42,9 @@ class ReceiptRow:
     trail: str = said("What each witness said.")
     poisoned: str = said("Why it names no training row; empty where it names one.")
     state: str = said("`as issued`, `changed since`, `not issued`, or `gone from the record`.")
-    signature: str = said("`none`, `good`, `bad` or `unknown` (of another key).")
+    signature: str = said(
+        "`good`, `bad`, `none`, `missing` though this server signs, `unknown`: another key."
+    )
     key_id: str = said("The key that signed it.")
 
 

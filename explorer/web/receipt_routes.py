@@ -5,11 +5,14 @@ Owns: their route and its shape. Must not know: how receipts come about.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from explorer.custody.records import RolloutReceipt
 from explorer.errors import NotFound, SecretsUndecided
 from explorer.export.sealing import Issued
 from explorer.trace.jsontext import dump
@@ -21,7 +24,7 @@ programs = APIRouter(prefix="/api/v1")
 
 @programs.get("/rollouts/{rollout_id}/receipts")
 async def get_receipts(rollout_id: str, request: Request, api: Api) -> Response:
-    """Every receipt of a closed rollout, with its manifest and its signature; no token.
+    """Every receipt of a closed rollout, with its signature, and the manifests; no token.
 
     `sha256` is the digest as it was issued, `state` whether the record still gives it.
     """
@@ -36,9 +39,18 @@ async def get_receipts(rollout_id: str, request: Request, api: Api) -> Response:
         raise NotFound("this server issues no receipts")
     told = {
         "rollout_id": rollout_id,
+        "manifests": _manifests(custody.receipts),
         "receipts": [_told(each) for each in custody.receipts],
     }
     return Response(dump(told), media_type="application/json")
+
+
+def _manifests(receipts: Sequence[Issued]) -> dict[str, Any]:
+    """Each manifest once, by its digest: rewards that come later do not change it."""
+    found = {each.now.manifest_sha256: each.now for each in receipts if each.now is not None}
+    return {
+        digest: [row.to_json() for row in now.receipt.manifest] for digest, now in found.items()
+    }
 
 
 def _told(issued: Issued) -> dict[str, Any]:
@@ -57,5 +69,12 @@ def _told(issued: Issued) -> dict[str, Any]:
         "state": issued.state,
         "signed": issued.signed,
         "signature": signature,
-        "receipt": None if issued.now is None else issued.now.receipt.to_json(),
+        "manifest_sha256": None if issued.now is None else issued.now.manifest_sha256,
+        "receipt": None if issued.now is None else _content(issued.now.receipt),
     }
+
+
+def _content(receipt: RolloutReceipt) -> dict[str, Any]:
+    """All of a receipt but its manifest."""
+    names = [item.name for item in fields(receipt) if item.name != "manifest"]
+    return {name: getattr(receipt, name) for name in names}

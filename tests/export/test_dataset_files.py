@@ -552,15 +552,17 @@ def test_a_manifest_that_counts_wrong_or_leads_elsewhere_is_no_dataset(copied: P
         check_dataset(copied)
 
 
-def test_a_dataset_of_other_rules_is_checked_without_judging_it_again(copied: Path) -> None:
+def test_a_dataset_of_other_rules_is_not_called_sound(copied: Path) -> None:
     path = copied / MANIFEST
     document = orjson.loads(path.read_bytes())
     document["parts"][0]["judge_version"] = 1
     path.write_bytes(orjson.dumps(document))
     report = check_dataset(copied)
-    assert report.ok
+    assert not report.ok
     assert report.facts["judged_again"] == 0
-    assert "not made again" in report.notes[0]
+    (problem,) = report.problems
+    assert "judged by rules 1" in problem
+    assert "the program that wrote it, rollout-explorer" in problem
     rows = table(copied, "sequences")
     forge(copied, "sequences", _set(rows, "loss_mask", 0, [1] * 7), judge_version=1)
     assert not check_dataset(copied).ok

@@ -55,17 +55,18 @@ async def custody(store: DuckDBStore, name: Any, key: Any = None) -> Custody:
 
 
 def test_a_signature_is_of_one_key_and_one_digest(key: PrivateKey | SecretKey) -> None:
-    signature = key.sign(DIGEST)
-    assert signature == key.sign(DIGEST)
-    assert key.fits(DIGEST, signature)
-    assert not key.fits("cd" * 32, signature)
-    assert not key.fits(DIGEST, replace(signature, value="00" * 64))
-    assert not key.fits(DIGEST, replace(signature, value="no hex"))
-    assert not key.fits(DIGEST, replace(signature, algorithm="none"))
+    signature = key.sign(DIGEST, 5)
+    assert signature == key.sign(DIGEST, 5)
+    assert key.fits(DIGEST, 5, signature)
+    assert not key.fits("cd" * 32, 5, signature)
+    assert not key.fits(DIGEST, 6, signature)
+    assert not key.fits(DIGEST, 5, replace(signature, value="00" * 64))
+    assert not key.fits(DIGEST, 5, replace(signature, value="no hex"))
+    assert not key.fits(DIGEST, 5, replace(signature, algorithm="none"))
     other = SecretKey(b"t" * 32) if isinstance(key, SecretKey) else None
     other = other or PrivateKey(Ed25519PrivateKey.generate())  # type: ignore[assignment]
     assert other is not None
-    assert not other.fits(DIGEST, signature)
+    assert not other.fits(DIGEST, 5, signature)
     assert other.key_id != key.key_id
     assert "key=" not in repr(key)
     assert "ssss" not in repr(key)
@@ -77,7 +78,7 @@ def test_the_public_half_checks_and_does_not_sign(tmp_path: Path) -> None:
     public = read_key(tmp_path / "public.pem")
     assert isinstance(public, PublicKey)
     assert public.key_id == private.key_id
-    assert public.fits(DIGEST, private.sign(DIGEST))
+    assert public.fits(DIGEST, 5, private.sign(DIGEST, 5))
     with pytest.raises(ConfigurationError, match="cannot sign"):
         read_signing_key(tmp_path / "public.pem")
 
@@ -159,7 +160,7 @@ def test_a_record_that_was_changed_later_no_longer_agrees(tmp_path: Path) -> Non
         # Without the signature it says that there is none.
         _rows(store, "UPDATE receipt SET signature = NULL WHERE rollout_id = ?", [PLAIN])
         (bare,) = (await custody(store, PLAIN, key)).receipts
-        assert bare.signed is Signed.NONE
+        assert bare.signed is Signed.MISSING
 
     in_store(tmp_path / "s.duckdb", work)
 
@@ -178,10 +179,10 @@ def test_a_receipt_that_the_record_does_not_give_is_told(tmp_path: Path) -> None
     ("seal", "said"),
     [
         (lambda key: None, Signed.NONE),
-        (lambda key: Seal(PLAIN, 1, 1, DIGEST), Signed.NONE),
-        (lambda key: _sealed(key.sign(DIGEST)), Signed.GOOD),
-        (lambda key: _sealed(replace(key.sign(DIGEST), value="00" * 32)), Signed.BAD),
-        (lambda key: _sealed(replace(key.sign(DIGEST), key_id="other")), Signed.UNKNOWN),
+        (lambda key: Seal(PLAIN, 1, 1, DIGEST), Signed.MISSING),
+        (lambda key: _sealed(key.sign(DIGEST, 5)), Signed.GOOD),
+        (lambda key: _sealed(replace(key.sign(DIGEST, 5), value="00" * 32)), Signed.BAD),
+        (lambda key: _sealed(replace(key.sign(DIGEST, 5), key_id="other")), Signed.UNKNOWN),
     ],
 )
 def test_what_a_signature_says(seal: Callable[[Any], Seal | None], said: Signed) -> None:
@@ -192,7 +193,7 @@ def test_what_a_signature_says(seal: Callable[[Any], Seal | None], said: Signed)
 
 
 def _sealed(signature: Signature) -> Seal:
-    return Seal(PLAIN, 1, 1, DIGEST, signature.algorithm, signature.key_id, signature.value)
+    return Seal(PLAIN, 1, 5, DIGEST, signature.algorithm, signature.key_id, signature.value)
 
 
 def test_nothing_is_issued_into_a_store_that_is_only_read(tmp_path: Path) -> None:

@@ -69,4 +69,4 @@ def test_a_secret_of_any_letters_or_bytes_is_one(tmp_path: Path) -> None:
         (tmp_path / "key").write_bytes(raw)
         key = read_signing_key(tmp_path / "key")
         assert key.algorithm == "hmac-sha256"
-        assert key.fits("00" * 32, key.sign("00" * 32))
+        assert key.fits("00" * 32, 1, key.sign("00" * 32, 1))

@@ -98,19 +98,14 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
             _rows(folder, manifest, extras, found)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             found.add(f"its rows cannot be read: {str(error)[:120]}")
-    others = sorted({part.judge_version for part in manifest.parts} - {JUDGE_VERSION})
-    if others and manifest.extras:
-        # Anything may stand in them, and whoever forges chooses the number.
-        found.add(
-            f"{', '.join(sorted(manifest.extras))}: made by rules {others[0]}, this program "
-            f"has {JUDGE_VERSION} and cannot make them again: check with the program that "
-            "wrote them"
-        )
-    notes = [
-        f"verdicts were made by rules {version}, this program has {JUDGE_VERSION}: they were "
-        "not made again"
-        for version in others
-    ]
+    for part in manifest.parts:
+        if part.judge_version != JUDGE_VERSION:
+            # Any token may be marked there, and whoever forges chooses the number.
+            found.add(
+                f"a part was judged by rules {part.judge_version}, this program has "
+                f"{JUDGE_VERSION} and cannot make its verdicts again: check it with the "
+                f"program that wrote it, {part.writer[:60]}"
+            )
     problems = found.problems[:_SHOWN]
     if len(found.problems) > _SHOWN:
         problems.append("and more")
@@ -120,7 +115,6 @@ def check_dataset(folder: Path, adapters_of: AdaptersOf = no_adapters) -> Report
         trainable=any(entry.trainable for entry in manifest.rollouts),
         problems=tuple(problems),
         facts={"manifest_sha256": hashlib.sha256(raw).hexdigest()} | _facts(manifest, found),
-        notes=tuple(notes),
     )
 
 
