@@ -40,7 +40,7 @@ test: install-test ## system packages, checks, all tests
 	sh scripts/install-oidc-provider
 	ROLLOUT_EXPLORER_REQUIRE_OIDC=$$(command -v npm || true) \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/harnesses --ignore tests/browser
-	ROLLOUT_EXPLORER_REQUIRE_OIDC=$$(command -v npm || true) $(BIN)/python -m pytest tests/browser
+	ROLLOUT_EXPLORER_REQUIRE_OIDC=$$(command -v npm || true) $(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 	ROLLOUT_EXPLORER_REQUIRE_HARNESSES=$$(command -v npm || true) \
 		$(BIN)/python -m pytest -n 2 tests/harnesses
 

@@ -25,12 +25,18 @@ from numpy.typing import NDArray
 
 from explorer.custody import digest, staging
 from explorer.custody.fields import loads
+from explorer.custody.protocols import Material
 from explorer.custody.rebuild import verify_and_linearize
 from explorer.custody.records import (
     CallRecord,
+    CaptureAdmission,
+    CommitCoords,
     RolloutReceipt,
     StagedCallBaseSnapshot,
+    StagedCallRecord,
+    StageResult,
 )
+from explorer.custody.worker import RolloutTokenCapture
 
 SIZES = ((200, 32_000), (1000, 128_000))
 WORKER_AIM = 1.5
@@ -92,6 +98,34 @@ def work(turns: Sequence[Turn | Lists]) -> Iterator[dict[str, Any]]:
         call.cumulative_hash = digest.cumulative_hash(turn.prompt, turn.generated).hex()
         call.digest = staging.staging_digest(call, columns)
         yield vars(call)
+
+
+class Nowhere:
+    """A sink that takes everything at once: what is measured is the worker."""
+
+    def stage(self, record: StagedCallRecord, *, attachments: object = None) -> StageResult:
+        return StageResult(ok=True, staging_key=record.staging_key)
+
+
+def captured(worker: RolloutTokenCapture, turns: Sequence[Turn]) -> None:
+    """The calls through the worker itself: admission, prefix, delta, record, coordinates."""
+    before: CommitCoords | None = None
+    prefix: NDArray[np.uint64] | None = None
+    for number, turn in enumerate(turns):
+        admission = CaptureAdmission(
+            rollout_id="rollout-1",
+            model_call_id=f"call-{number:04}",
+            mode="text" if before is None else "token_in",
+            parent_call_id=None if before is None else before.model_call_id,
+            prev_len=0 if before is None else before.cum_len,
+            staging_chain=() if before is None else (str(before.staging_key),),
+            parent_chain_hash=None if before is None else before.chain_hash,
+        )
+        call = worker.begin(admission, prefix)
+        before = worker.complete(call, Material(turn.prompt, turn.generated, turn.logprobs))
+        if before.disposition != "staged":
+            raise AssertionError("a call was not captured")
+        prefix = np.concatenate((turn.prompt, turn.generated))
 
 
 class Staged:
@@ -201,6 +235,8 @@ def seconds(part: Callable[[], object]) -> float:
 def measure(calls: int, tokens: int, rounds: int) -> None:
     turns = conversation(calls, tokens)
     receipt, staged = closed(turns)
+    # Made once by a serving system; it checks the golden vectors then.
+    worker = RolloutTokenCapture(Nowhere(), lambda: 7)
     for_worker, for_verify = messages(staged)
     document = json.dumps(
         {"receipt": receipt.to_json(), "calls": [call.to_json() for call in staged]}
@@ -219,6 +255,11 @@ def measure(calls: int, tokens: int, rounds: int) -> None:
         ]
 
     parts: dict[str, tuple[Callable[[], object], list[bytes], float | None]] = {
+        "RolloutTokenCapture": (
+            lambda: captured(worker, turns),
+            for_worker,
+            WORKER_AIM,
+        ),
         "worker, ids as arrays": (lambda: list(work(turns)), for_worker, WORKER_AIM),
         "worker, ids as lists": (lambda: list(work(lists)), for_worker, None),
         "verify parsed records": (

@@ -325,7 +325,7 @@ def build_delta(prompt: Tokens, generated: Tokens, logprobs: Floats, prev_len: i
 
 
 def token_array(tokens: Tokens) -> NDArray[np.uint64]:
-    """`tokens` as an array of unsigned 64-bit ids.
+    """`tokens` as an array of unsigned 64-bit ids; one that is one already is given back.
 
     Raises:
         TypeError: an id that is not a true integer.
@@ -333,7 +333,7 @@ def token_array(tokens: Tokens) -> NDArray[np.uint64]:
     """
     if isinstance(tokens, np.ndarray):
         check_ids(tokens)
-        return tokens.astype(np.uint64)
+        return tokens.astype(np.uint64, copy=False)
     if not set(map(type, tokens)) <= {int}:
         raise TypeError("a token id is not an integer")
     try:

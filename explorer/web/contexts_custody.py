@@ -67,4 +67,5 @@ class CustodyPage:
     rebuilt_code: str = said("What is wrong with the way to the scored call; empty if nothing.")
     rebuilt_tokens: int | None = said("Tokens from the root to the scored call, if it holds.")
     rebuilt_generated: int | None = said("Of those, tokens that were generated.")
+    external: int = said("Calls whose tokens a worker keeps, not this server.")
     unknown_weights: int = said("Calls whose weight version nobody announced; custody says 0.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from explorer.export.judged import Judged
 from explorer.export.sealing import Custody, Issued
+from explorer.records import Call
 from explorer.trace.custody_links import HOLDS, Rebuilt, link_codes, rebuilt
 from explorer.web import words
 from explorer.web.contexts import Frame
@@ -44,6 +45,7 @@ def custody_page(
         rebuilt_generated=None
         if last is None or last.row is None
         else int(sum(last.row.token_mask)),
+        external=sum(map(_external, judged.record.calls)),
         unknown_weights=0 if custody is None else custody.calls.unknown_weights,
     )
 
@@ -62,10 +64,17 @@ def _rows(judged: Judged, codes: dict[str, str]) -> tuple[CustodyRow, ...]:
             if call.prompt_len is None
             else call.prompt_len + (call.completion_len or 0),
             chain_hash=call.chain_hash.hex() if call.chain_hash else "not recorded",
-            link=codes.get(str(call.call_id), ""),
+            link="kept_by_a_worker"
+            if codes and _external(call)
+            else codes.get(str(call.call_id), ""),
         )
         for call in judged.record.calls
     )
+
+
+def _external(call: Call) -> bool:
+    """Whether a worker keeps a call's tokens."""
+    return any(note.code == "external_custody" for note in call.notes)
 
 
 def _receipt(issued: Issued) -> ReceiptRow:
