@@ -32,9 +32,11 @@ class WhileLetIn:
 
     async def get(self, rollout_id: RolloutId) -> Judged | None:
         """The judged rollout, or None when there is none for this reader any more."""
-        if self._held is None or not await self._access.stands(self._held):
+        if self._held is None:
             return None
-        return await self._judged.get(rollout_id)
+        found = await self._judged.get(rollout_id)
+        # Asked last: what was read may be newer than a leave that was asked for before.
+        return found if await self._access.stands(self._held) else None
 
 
 @router.get("/api/v1/rollouts/{rollout_id}/events")

@@ -22,12 +22,12 @@ def main() -> None:
     parser.add_argument("--org", action="append", default=[], help="where they may write")
     wanted = parser.parse_args()
     with LocalHub(wanted.port) as hub:
-        print(f"The local Hub: {hub.url}")
-        for scope in ("write", "contribute-repos", "read"):
-            value = hub.people.add(wanted.user, scope, tuple(wanted.org))
-            print(f"  a token of {wanted.user} with {scope}: {value}")
-        print(f"  somebody else's: {hub.people.add('bob')}", flush=True)
         try:
+            print(f"The local Hub: {hub.url}")
+            for scope in ("write", "contribute-repos", "read"):
+                value = hub.people.add(wanted.user, scope, tuple(wanted.org))
+                print(f"  a token of {wanted.user} with {scope}: {value}")
+            print(f"  somebody else's: {hub.people.add('bob')}", flush=True)
             while True:
                 time.sleep(3600)
         except KeyboardInterrupt:

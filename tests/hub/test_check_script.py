@@ -78,5 +78,7 @@ def test_the_local_hub_is_a_program_too() -> None:
         assert me.json()["name"] == "ada"
     finally:
         served.send_signal(signal.SIGINT)
-        assert served.wait(10) == 0
-        served.stdout.close()  # type: ignore[union-attr]
+        ended = served.wait(10)
+        assert served.stdout is not None
+        served.stdout.close()
+    assert ended == 0
