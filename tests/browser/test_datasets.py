@@ -4,6 +4,7 @@ script, on a whole server around a real small model; the Hub is the local one.""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -37,6 +38,11 @@ def live(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Li
         found.chat(key, messages=[{"role": "user", "content": f"my key: {SECRET}"}])
         found.api("POST", f"/api/v1/rollouts/{rollout}/close", {"ok": True})
         recorded(found, "other")
+        # The scan runs in the background, when a closed rollout has been quiet for a while.
+        deadline = time.monotonic() + 60
+        while not found.application.store.secrets_undecided():
+            assert time.monotonic() < deadline, "nothing was scanned"
+            time.sleep(0.1)
         yield found
 
 
