@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from explorer.errors import ExplorerError
+from explorer.errors import ExplorerError, StoreFailed
 from explorer.export.sealing import Sealing
 from explorer.records import RolloutId
 from explorer.rounds import ROUND_S, Rounds
@@ -45,6 +45,8 @@ class Issuing(Rounds):
                 return True
             try:
                 await self._sealing.issue(rollout_id)
+            except StoreFailed:
+                raise  # what cannot be written now can be later
             except ExplorerError as error:
                 self._failed.add(rollout_id)
                 log.warning("rollout %s gets no receipt: %s", rollout_id, error)

@@ -14,7 +14,7 @@ import fcntl
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +23,10 @@ from typing import Any
 from explorer.custody.errors import LedgerError, RecordError
 from explorer.custody.fields import dump, loads
 from explorer.custody.ledger import (
-    Candidate,
+    IndexedLedger,
     LedgerIndex,
     checked_rollout_id,
-    failure_row,
-    row_of,
 )
-from explorer.custody.records import CaptureLedgerCommit, RolloutManifest
 
 SUFFIX = ".lineage.jsonl"
 LOCK_SUFFIX = ".tokens.lock"
@@ -63,7 +60,7 @@ class _Cached:
         self.mark = line[-MARK_BYTES:]
 
 
-class JsonlLedger:
+class JsonlLedger(IndexedLedger):
     """A `CaptureLedger` over a directory."""
 
     def __init__(self, root: str | Path, cached_rollouts: int = CACHED_ROLLOUTS) -> None:
@@ -72,47 +69,6 @@ class JsonlLedger:
         self._limit = cached_rollouts
         self._cache: OrderedDict[str, _Cached] = OrderedDict()
         self._cache_lock = threading.Lock()
-
-    def record(self, commit: CaptureLedgerCommit) -> None:
-        """As `CaptureLedger.record`.
-
-        Raises:
-            LedgerError: another row stands for the call, or the file cannot be used.
-            FingerprintError: the conversation cannot be fingerprinted.
-        """
-        self._append(commit.rollout_id, row_of(commit))
-
-    def record_failure(self, rollout_id: str, model_call_id: str, reason: str) -> None:
-        """As `CaptureLedger.record_failure`.
-
-        Raises:
-            LedgerError: the file cannot be used.
-        """
-        self._append(rollout_id, failure_row(model_call_id, reason))
-
-    def manifest(self, rollout_id: str) -> RolloutManifest:
-        """As `CaptureLedger.manifest`.
-
-        Raises:
-            LedgerError: the file cannot be used.
-        """
-        with self._current(rollout_id) as cached:
-            return cached.index.manifest()
-
-    def has_rows(self, rollout_id: str) -> bool:
-        """As `CaptureLedger.has_rows`."""
-        with self._current(rollout_id) as cached:
-            return cached.index.has_rows()
-
-    def candidates(self, rollout_id: str, fingerprint: str) -> Sequence[Candidate]:
-        """As `CaptureLedger.candidates`."""
-        with self._current(rollout_id) as cached:
-            return cached.index.candidates(fingerprint)
-
-    def staging_chain(self, rollout_id: str, model_call_id: str) -> tuple[str, ...]:
-        """As `CaptureLedger.staging_chain`."""
-        with self._current(rollout_id) as cached:
-            return cached.index.staging_chain(model_call_id)
 
     def path_of(self, rollout_id: str) -> Path:
         """The file of a rollout.

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from explorer.custody.errors import LedgerError, RecordError
@@ -243,3 +245,64 @@ def _record_of(row: Mapping[str, Any]) -> CallRecord:
     if "staging_digest" in row:
         values["digest"] = row["staging_digest"]
     return CallRecord.parse(values)
+
+
+class Held(Protocol):
+    """The rows of one rollout, for one user at a time."""
+
+    @property
+    def index(self) -> LedgerIndex:
+        """All of them."""
+
+
+class IndexedLedger(ABC):
+    """A `CaptureLedger` over an index a rollout, wherever its rows are kept."""
+
+    @abstractmethod
+    def _current(self, rollout_id: str) -> AbstractContextManager[Held]:
+        """The rollout's rows as they are now, held while they are used."""
+
+    @abstractmethod
+    def _append(self, rollout_id: str, row: Mapping[str, Any]) -> None:
+        """Makes one more row durable."""
+
+    def record(self, commit: CaptureLedgerCommit) -> None:
+        """As `CaptureLedger.record`.
+
+        Raises:
+            LedgerError: another row stands for the call, or the rows cannot be read or written.
+            FingerprintError: the conversation cannot be fingerprinted.
+        """
+        self._append(commit.rollout_id, row_of(commit))
+
+    def record_failure(self, rollout_id: str, model_call_id: str, reason: str) -> None:
+        """As `CaptureLedger.record_failure`.
+
+        Raises:
+            LedgerError: the rows cannot be read or written.
+        """
+        self._append(rollout_id, failure_row(model_call_id, reason))
+
+    def manifest(self, rollout_id: str) -> RolloutManifest:
+        """As `CaptureLedger.manifest`.
+
+        Raises:
+            LedgerError: the rows cannot be read or written.
+        """
+        with self._current(rollout_id) as held:
+            return held.index.manifest()
+
+    def has_rows(self, rollout_id: str) -> bool:
+        """As `CaptureLedger.has_rows`."""
+        with self._current(rollout_id) as held:
+            return held.index.has_rows()
+
+    def candidates(self, rollout_id: str, fingerprint: str) -> Sequence[Candidate]:
+        """As `CaptureLedger.candidates`."""
+        with self._current(rollout_id) as held:
+            return held.index.candidates(fingerprint)
+
+    def staging_chain(self, rollout_id: str, model_call_id: str) -> tuple[str, ...]:
+        """As `CaptureLedger.staging_chain`."""
+        with self._current(rollout_id) as held:
+            return held.index.staging_chain(model_call_id)

@@ -71,7 +71,8 @@ def check_receipts(
     missing = sorted(set(follows) - {each.number for each in given})
     if missing:
         found.problems.append(f"receipt {missing[0]} is not among them, and was due")
-    broken = [name for name, code in link_codes(calls).items() if code == _BROKEN]
+    codes = link_codes(calls)
+    broken = [name for name, code in codes.items() if code == _BROKEN]
     found.problems += [
         f"call {name}: its chain hash is not that of its tokens" for name in broken
     ]
@@ -86,7 +87,7 @@ def check_receipts(
             "receipts": len(given),
             "receipts_signed": found.signed,
             "receipts_rebuilt": found.rebuilt,
-            "links_that_hold": sum(code == HOLDS for code in link_codes(calls).values()),
+            "links_that_hold": sum(code == HOLDS for code in codes.values()),
         },
         notes=(*report.notes, *found.notes),
     )

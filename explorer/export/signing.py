@@ -89,7 +89,7 @@ class PublicKey:
             return False
         try:
             self.key.verify(bytes.fromhex(signature.value), _signed(sha256, time_us))
-        except (InvalidSignature, ValueError):
+        except (InvalidSignature, ValueError, OverflowError):
             return False
         return True
 
@@ -141,7 +141,10 @@ class SecretKey:
         """As `CheckingKey`."""
         if signature.algorithm != HMAC:
             return False
-        made = self.sign(sha256, time_us).value.encode()
+        try:
+            made = self.sign(sha256, time_us).value.encode()
+        except (ValueError, OverflowError):  # no digest, or no time
+            return False
         return hmac.compare_digest(made, signature.value.encode("utf-8", "replace"))
 
 

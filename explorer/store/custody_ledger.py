@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +25,11 @@ from explorer.custody.errors import LedgerError, RecordError
 from explorer.custody.fields import dump, loads
 from explorer.custody.jsonl import CACHED_ROLLOUTS, JsonlLedger
 from explorer.custody.ledger import (
-    Candidate,
     CaptureLedger,
+    IndexedLedger,
     LedgerIndex,
     checked_rollout_id,
-    failure_row,
-    row_of,
 )
-from explorer.custody.records import CaptureLedgerCommit, RolloutManifest
 
 VERSION = 1
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -60,7 +57,7 @@ class _Rollout:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class DuckDBLedger:
+class DuckDBLedger(IndexedLedger):
     """A `CaptureLedger` over one DuckDB file.
 
     Args:
@@ -84,47 +81,6 @@ class DuckDBLedger:
     def close(self) -> None:
         """Writes the log into the file and lets go of it."""
         self._connection.close()
-
-    def record(self, commit: CaptureLedgerCommit) -> None:
-        """As `CaptureLedger.record`.
-
-        Raises:
-            LedgerError: another row stands for the call, or the file cannot be used.
-            FingerprintError: the conversation cannot be fingerprinted.
-        """
-        self._append(commit.rollout_id, row_of(commit))
-
-    def record_failure(self, rollout_id: str, model_call_id: str, reason: str) -> None:
-        """As `CaptureLedger.record_failure`.
-
-        Raises:
-            LedgerError: the file cannot be used.
-        """
-        self._append(rollout_id, failure_row(model_call_id, reason))
-
-    def manifest(self, rollout_id: str) -> RolloutManifest:
-        """As `CaptureLedger.manifest`.
-
-        Raises:
-            LedgerError: the file cannot be used.
-        """
-        with self._current(rollout_id) as rollout:
-            return rollout.index.manifest()
-
-    def has_rows(self, rollout_id: str) -> bool:
-        """As `CaptureLedger.has_rows`."""
-        with self._current(rollout_id) as rollout:
-            return rollout.index.has_rows()
-
-    def candidates(self, rollout_id: str, fingerprint: str) -> Sequence[Candidate]:
-        """As `CaptureLedger.candidates`."""
-        with self._current(rollout_id) as rollout:
-            return rollout.index.candidates(fingerprint)
-
-    def staging_chain(self, rollout_id: str, model_call_id: str) -> tuple[str, ...]:
-        """As `CaptureLedger.staging_chain`."""
-        with self._current(rollout_id) as rollout:
-            return rollout.index.staging_chain(model_call_id)
 
     def _append(self, rollout_id: str, row: Mapping[str, Any]) -> None:
         with self._current(rollout_id) as rollout:

@@ -60,6 +60,9 @@ def test_a_signature_is_of_one_key_and_one_digest(key: PrivateKey | SecretKey) -
     assert key.fits(DIGEST, 5, signature)
     assert not key.fits("cd" * 32, 5, signature)
     assert not key.fits(DIGEST, 6, signature)
+    # A changed store may hold anything.
+    assert not key.fits("no digest", 5, signature)
+    assert not key.fits(DIGEST, 2**70, signature)
     assert not key.fits(DIGEST, 5, replace(signature, value="00" * 64))
     assert not key.fits(DIGEST, 5, replace(signature, value="no hex"))
     assert not key.fits(DIGEST, 5, replace(signature, algorithm="none"))

@@ -123,7 +123,7 @@ async def make_dataset(
         PublishStopped: `stop` was set.
     """
     shape = shape or Shape()
-    _check_folder(folder)
+    await asyncio.to_thread(_check_folder, folder)
     if shape.old is not None:
         joinable(shape.old, forms_of(shape.adapters()))
         planned = planned.beyond(shape.old)
@@ -147,15 +147,19 @@ async def make_dataset(
                 "hold secrets that were not found in their records; nothing was written"
             )
         made = _manifest(planned, written, proof)
-        if shape.old is not None:
-            made = appended(shape.old, made)
-        write_manifest(made, beside)
-        _move(beside, folder, made_at / "old")
-        return made
+        return await asyncio.to_thread(_put_in_place, made, shape.old, beside, folder)
     except OSError as error:
         raise ConfigurationError(f"{folder} cannot be written: {error.strerror}") from error
     finally:
-        shutil.rmtree(made_at, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, made_at, ignore_errors=True)
+
+
+def _put_in_place(made: Manifest, old: Manifest | None, beside: Path, folder: Path) -> Manifest:
+    """The manifest of all, written last, and the files in their place."""
+    whole = made if old is None else appended(old, made)
+    write_manifest(whole, beside)
+    _move(beside, folder, beside.with_name("old"))
+    return whole
 
 
 def _beside(folder: Path) -> Path:

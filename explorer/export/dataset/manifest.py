@@ -256,8 +256,11 @@ def joinable(old: Manifest, formats: Mapping[str, Form]) -> None:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The file's content."""
-    document = clean(asdict(manifest) | {"counts": _counts(manifest)})
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+    document = asdict(manifest) | {"counts": _counts(manifest)}
+    try:
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+    except TypeError:  # a text that is no valid Unicode
+        return orjson.dumps(clean(document), option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _counts(manifest: Manifest) -> dict[str, Any]:

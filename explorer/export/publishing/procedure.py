@@ -7,7 +7,6 @@ Must not know: who asked, where jobs are kept, any one place.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable
@@ -137,7 +136,7 @@ async def prepare(
         listener=lambda done, of: _tell(told, "writing", done, of),
         stop=stop,
     )
-    card = card_text(manifest, order.choice, repo_id)
+    card = await asyncio.to_thread(card_text, manifest, order.choice, repo_id)
     await asyncio.to_thread((folder / CARD).write_text, card, encoding="utf-8")
     there = {file.path for file in old.files} if old else set()
     new = [file for file in manifest.files if file.path not in there]
@@ -200,7 +199,7 @@ async def publish(
     why: HeadMoved | SecretsUndecided | None = None
     for _ in range(_TRIES):
         head = await asyncio.to_thread(target.head)
-        old = _manifest_of(head, target)
+        old = await asyncio.to_thread(_manifest_of, head, target)
         if old is None and not order.anew:
             await asyncio.to_thread(_refuse_withdrawn, target)
         prepared = await prepare(
@@ -294,8 +293,3 @@ def _refuse_withdrawn(target: Target) -> None:
 def _repo(target: Target) -> str | None:
     """The name under which readers load it, where it has one."""
     return getattr(target, "repo_id", None)
-
-
-def clear(folder: Path) -> None:
-    """Removes what was written for an upload."""
-    shutil.rmtree(folder, ignore_errors=True)
