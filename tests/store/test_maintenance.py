@@ -204,7 +204,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     connection = duckdb.connect(str(path))
     connection.execute("INSERT INTO schema_version VALUES (99, 'later', now(), '9', 'x')")
     connection.close()
-    with pytest.raises(StoreFailed, match="schema version 99 and this program knows 6"):
+    with pytest.raises(StoreFailed, match="schema version 99 and this program knows 7"):
         DuckDBStore(path, OPTIONS)
 
 

@@ -24,6 +24,7 @@ from explorer.store.migrations import (
     m0004_annotations,
     m0005_secrets,
     m0006_receipts,
+    m0007_trainer_loop,
 )
 
 
@@ -48,6 +49,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(4, "annotations", m0004_annotations.STATEMENTS),
     Migration(5, "secrets", m0005_secrets.STATEMENTS),
     Migration(6, "receipts", m0006_receipts.STATEMENTS),
+    Migration(7, "trainer_loop", m0007_trainer_loop.STATEMENTS),
 )
 
 

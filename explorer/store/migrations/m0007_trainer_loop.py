@@ -1,0 +1,5 @@
+"""What a trainer tells: weight updates, its own logprobs."""
+
+from __future__ import annotations
+
+STATEMENTS: tuple[str, ...] = ()
