@@ -83,6 +83,8 @@ def test_a_small_window_has_a_way_to_it(site: Watched) -> None:
     page.wait_for_url(re.compile("/search$"))
     page.locator("[data-find]").fill("lock")
     page.locator("[data-find]").press("Enter")
+    # Loaded, so with its style sheets: before them a hit is seen, but stands elsewhere.
+    page.wait_for_url(re.compile("/search.*q=lock"))
     hit = page.locator("a.hit").first
     expect(hit).to_be_visible()
     box = hit.locator("mark").bounding_box()
