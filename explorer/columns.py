@@ -144,6 +144,7 @@ ROLLOUT = Table(
             "Digest of the harness's configuration, as it was given.",
             unit="hex",
         ),
+        Column("token_in", Kind.BOOL, "Whether prompts were to begin with their parent's ids."),
     ),
     ("rollout_id",),
 )
@@ -175,6 +176,12 @@ _CALL_DETAIL = (
     Column("upstream_id", Kind.TEXT, "The engine's id of the reply."),
     Column("model_requested", Kind.TEXT, "Model name the harness asked for."),
     Column("engine_weight_label", Kind.TEXT, "The engine's own weight version string."),
+    Column(
+        "weight_spans",
+        Kind.JSON,
+        "The engine's spans: [label, weight version or null, start, end].",
+        unit="array",
+    ),
     Column("certificate_id", Kind.TEXT, "Certificate in force; `none`: nothing was proved."),
     Column("requested_sampling", Kind.JSON, "Sampling values the harness asked for."),
     Column("submitted_sampling", Kind.JSON, "Sampling values sent to the engine."),
@@ -200,6 +207,7 @@ _CALL_DETAIL = (
     Column("usage_reasoning", Kind.INT, "Reasoning tokens, likewise.", unit="tokens"),
     Column("notes", Kind.JSON, "Facts seen while parsing: [code, detail].", unit="array"),
     Column("served_sha256", Kind.TEXT, "SHA-256 of the bytes served.", unit="hex"),
+    Column("token_in", Kind.JSON, "What token-in did for the call.", unit="object"),
     Column("request_sha256", Kind.TEXT, "Of the request; admission rows only.", unit="hex"),
 )
 
@@ -406,6 +414,83 @@ RECEIPT = Table(
     ("rollout_id", "number"),
 )
 
+TRAINER_LOGPS = Table(
+    "trainer_logps",
+    "Logprobs that a trainer (or the engine, asked again) gives a call's sampled ids; of equal "
+    "call, kind, source and version the latest row counts.",
+    (
+        _ROLLOUT_ID,
+        _must("call_id", Kind.TEXT, "Call whose sampled ids they are about."),
+        _must("post_id", Kind.TEXT, "Posting that told them."),
+        _must("posted_time", Kind.TIME, "When they were told.", "UTC"),
+        _must("kind", Kind.TEXT, "`trainer`, `trainer_repeat`, `reference` or `rescored`."),
+        _must("source", Kind.TEXT, "Who computed them, in the poster's words."),
+        Column("weight_version", Kind.BIGINT, "Weights that computed them; null: not told."),
+        _must("n_tokens", Kind.BIGINT, "How many there are.", "tokens"),
+        Column(
+            "logps",
+            Kind.BLOB,
+            "One per sampled id; missing: NaN 0x7FC00001.",
+            nullable=False,
+            unit="float32 LE",
+            compressed=False,
+        ),
+    ),
+    ("rollout_id", "call_id", "post_id"),
+)
+
+DELTA_SUMMARY = Table(
+    "delta_summary",
+    "How far trainer logprobs are from those of the rollout, over training tokens, for lists "
+    "and charts only; the latest row of a rollout counts. δ = trainer − rollout.",
+    (
+        _ROLLOUT_ID,
+        _must("computed_time", Kind.TIME, "When it was computed.", "UTC"),
+        _must("inputs_sha256", Kind.TEXT, "Digest of what it was computed from.", "hex"),
+        _must("source", Kind.TEXT, "Who computed the trainer's logprobs."),
+        Column("weight_version", Kind.BIGINT, "Weights that computed them; null: not told."),
+        _must("n_training", Kind.BIGINT, "Tokens that train.", "tokens"),
+        _must("n_compared", Kind.BIGINT, "Of these, with two finite logprobs.", "tokens"),
+        _must("n_outside", Kind.BIGINT, "Compared tokens outside the band.", "tokens"),
+        _must("band_low", Kind.DOUBLE, "Least ratio exp δ within the band."),
+        _must("band_high", Kind.DOUBLE, "Greatest ratio within the band."),
+        *(
+            Column(f"delta_p{q}", Kind.DOUBLE, f"Quantile {q} % of δ.", unit="nats")
+            for q in (1, 5, 50, 95, 99)
+        ),
+        Column("abs_p99", Kind.DOUBLE, "Quantile 99 % of |δ|.", unit="nats"),
+        Column("abs_max", Kind.DOUBLE, "Greatest |δ|.", unit="nats"),
+        Column("mean", Kind.DOUBLE, "Mean of δ; says nothing without the rest.", unit="nats"),
+        Column("sd", Kind.DOUBLE, "Standard deviation of δ.", unit="nats"),
+        Column("k1", Kind.DOUBLE, "KL(rollout ‖ trainer), mean of −δ.", unit="nats"),
+        Column("k3", Kind.DOUBLE, "The same, mean of exp δ − 1 − δ.", unit="nats"),
+        Column("log_ratio_low", Kind.DOUBLE, "Least sum of δ over a call.", unit="nats"),
+        Column("log_ratio_high", Kind.DOUBLE, "Greatest sum of δ over a call.", unit="nats"),
+        _must("n_same_version", Kind.BIGINT, "Compared, sampled by the trainer's version."),
+        _must("n_other_version", Kind.BIGINT, "Compared, sampled by another version."),
+        _must("n_unknown_version", Kind.BIGINT, "Compared, a version is not known."),
+        _must("bins", Kind.JSON, "Compared tokens by bin of δ.", "object"),
+        Column("noise_kind", Kind.TEXT, "What measured the noise floor; null: nothing did."),
+        Column("noise_abs_p99", Kind.DOUBLE, "Quantile 99 % of |δ| of the floor.", unit="nats"),
+        Column("noise_share", Kind.DOUBLE, "Share of the floor outside the band."),
+    ),
+    ("rollout_id", "inputs_sha256", "computed_time"),
+)
+
+WEIGHT_UPDATE = Table(
+    "weight_update",
+    "What was told about the engine's weights, and what became of it; never updated.",
+    (
+        _must("number", Kind.BIGINT, "Number of the update, from 1."),
+        _must("update_time", Kind.TIME, "When it was told.", "UTC"),
+        _must("state", Kind.TEXT, "`syncing`, `ready`, or `unknown`: nobody knows."),
+        Column("weight_version", Kind.BIGINT, "Coming, present, or last known version."),
+        Column("engine_weight_label", Kind.TEXT, "The engine's own name of these weights."),
+        _must("detail", Kind.JSON, "Lease, drain, weights file and what was done.", "object"),
+    ),
+    ("number",),
+)
+
 TABLES: tuple[Table, ...] = (
     SCHEMA_VERSION,
     ROLLOUT,
@@ -421,6 +506,9 @@ TABLES: tuple[Table, ...] = (
     SECRET_FINDING,
     SECRET_DECISION,
     RECEIPT,
+    WEIGHT_UPDATE,
+    TRAINER_LOGPS,
+    DELTA_SUMMARY,
 )
 
 

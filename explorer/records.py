@@ -200,6 +200,67 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightSpan:
+    """Which weights sampled a part of a completion, as the engine itself says.
+
+    ``start``/``end`` are places in the completion, end exclusive. ``version_label`` is the
+    engine's own text; ``weight_version`` is the announced version that has this label,
+    None where none has.
+    """
+
+    version_label: str
+    weight_version: int | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """What a trainer told about the engine's weights, or what became of it.
+
+    ``state``: ``syncing`` (``weight_version`` is the coming one), ``ready`` (it is the one
+    that samples now), or ``unknown`` (nobody knows which weights the engine has: a lease ran
+    out, an engine went away; ``weight_version`` is then the last one that was known).
+    """
+
+    number: int
+    time_us: int
+    state: str
+    weight_version: int | None
+    engine_weight_label: str | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIn:
+    """What token-in did for one call.
+
+    Attributes:
+        sent: the prompt was sent as ids: the parent's own, then those of what is new.
+        how: by which field or route they were sent: ``kv_transfer_params``, ``completions``.
+        parent_id: the call whose prompt and completion the ids begin with.
+        prefix_len: tokens of it; what follows was tokenised here.
+        avoided_break: rendering the messages would have left the parent's tokens.
+        differs_at: the first token at which it would; None where it would not, or where
+            nobody could say.
+        compared: whether the messages were rendered too, so that `avoided_break` is known.
+        same: whether the engine says that it read the ids that were sent; None where they
+            were not, or where it does not say.
+        fallback: why messages were sent although an earlier call might have been continued.
+    """
+
+    sent: bool = False
+    how: str | None = None
+    parent_id: CallId | None = None
+    prefix_len: int = 0
+    avoided_break: bool = False
+    differs_at: int | None = None
+    compared: bool = False
+    same: bool | None = None
+    fallback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """One attempt of an agent at one task under one capture key (insert-only row)."""
 
@@ -218,6 +279,7 @@ class Rollout:
     sampling: dict[str, Any] = field(default_factory=dict)
     budgets: dict[str, Any] = field(default_factory=dict)
     streaming: Streaming = Streaming.SYNTHESISED
+    token_in: bool = False
     engine_kind: str = ""
     engine_name: str = ""
     engine_version: str = ""
@@ -292,6 +354,7 @@ class Call:
     weight_version_start: int | None = None
     weight_version_end: int | None = None
     engine_weight_label: str | None = None
+    weight_spans: tuple[WeightSpan, ...] = ()
     certificate_id: str | None = None
     requested_sampling: dict[str, Any] = field(default_factory=dict)
     submitted_sampling: dict[str, Any] = field(default_factory=dict)
@@ -322,6 +385,7 @@ class Call:
     notes: tuple[Note, ...] = ()
     preview: str = ""
     served_sha256: str | None = None
+    token_in: TokenIn | None = None
 
 
 class BodyKind(StrEnum):

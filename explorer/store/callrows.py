@@ -7,7 +7,7 @@ Must not know: how bodies are compressed (`bodies`) or how rows are written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from explorer.records import (
     LogprobArray,
     Note,
     RolloutId,
+    TokenIn,
+    WeightSpan,
 )
 from explorer.store import digests, jsontext
 from explorer.store.bodies import Packed
@@ -94,8 +96,15 @@ def encode_call(call: Call, packed: Packed, message_digests: Any = None) -> Row:
             detail[name] = value
     if message_digests:
         detail["message_digests"] = message_digests
+    if c.token_in is not None:
+        detail["token_in"] = asdict(c.token_in)
     if c.notes:
         detail["notes"] = [(note.code, note.detail) for note in c.notes]
+    if c.weight_spans:
+        detail["weight_spans"] = [
+            (span.version_label, span.weight_version, span.start, span.end)
+            for span in c.weight_spans
+        ]
     failure = None if c.failure_kind is None else c.failure_kind.value
     row = (
         c.call_id, True, c.rollout_id, c.sequence, c.dialect.value, c.status.value, failure,
@@ -140,6 +149,10 @@ def decode_call(row: Row, known: Mapping[CallId, digests.Digests] | None = None)
         detail["message_digests"] = digests.whole(detail["message_digests"], known or {})
     detail.pop("request_sha256", None)
     detail["notes"] = tuple(Note(code, text) for code, text in detail.get("notes", ()))
+    if "weight_spans" in detail:
+        detail["weight_spans"] = tuple(WeightSpan(*each) for each in detail["weight_spans"])
+    if "token_in" in detail:
+        detail["token_in"] = TokenIn(**detail["token_in"])
     for name in _TUPLES & detail.keys():
         detail[name] = tuple(detail[name])
     return Call(

@@ -106,7 +106,7 @@ def encode_rollout(rollout: Rollout) -> Row:
         r.purpose.value, r.harness, r.harness_version, jsontext.dump(r.metadata),
         jsontext.dump(r.sampling), jsontext.dump(r.budgets), r.engine_kind, r.engine_name,
         r.engine_version, r.model, r.tokenizer_id, r.chat_template_sha256, r.certificate_id,
-        r.app_version, r.streaming.value, r.harness_config_sha256,
+        r.app_version, r.streaming.value, r.harness_config_sha256, r.token_in,
     )  # fmt: skip
     return CHECK["rollout"](row)
 
@@ -137,6 +137,7 @@ def decode_rollout(row: Row) -> Rollout:
         app_version=row[20],
         streaming=Streaming(row[21] or Streaming.SYNTHESISED),
         harness_config_sha256=row[22],
+        token_in=bool(row[23]),
     )
 
 

@@ -166,13 +166,18 @@ def test_the_migrations_make_the_declared_columns(tmp_path: Path) -> None:
     connection.close()
     assert {name for (name,) in found} == {table.name for table in columns.TABLES}
     # Later migrations add columns at a table's end, and tables; none is ever edited.
-    made = [statement for number in (0, 3, 4, 5) for statement in MIGRATIONS[number].statements]
+    made = [
+        statement
+        for number in (0, 3, 4, 5, 6)
+        for statement in MIGRATIONS[number].statements
+        if statement.startswith("CREATE TABLE")
+    ]
     for statement, table in zip(made, columns.TABLES, strict=True):
         assert statement == replace(table, columns=_first_columns(table)).ddl()
 
 
 def _first_columns(table: columns.Table) -> tuple[columns.Column, ...]:
-    added = {"rollout": {"streaming", "harness_config_sha256"}}.get(table.name, set())
+    added = {"rollout": {"streaming", "harness_config_sha256", "token_in"}}.get(table.name, set())
     return tuple(column for column in table.columns if column.name not in added)
 
 
