@@ -25,6 +25,7 @@ from explorer.records import (
     Rollout,
     RolloutEvent,
     VocabularyEntry,
+    WeightUpdate,
 )
 from explorer.store import migrations
 from explorer.store.annotations import AnnotationReader
@@ -32,6 +33,8 @@ from explorer.store.bodies import Packed
 from explorer.store.callrows import encode_call, lost_call
 from explorer.store.copy import copy_database, prepare
 from explorer.store.database import READ_ONLY, Database
+from explorer.store.delta_rows import DeltaReader
+from explorer.store.deltas import DeltaSummary, TrainerPost
 from explorer.store.encoder import Encoder
 from explorer.store.interface import BackupReport, JudgementRow, StoreHealth
 from explorer.store.listing import Lister
@@ -45,6 +48,7 @@ from explorer.store.sizes import SizeReader
 from explorer.store.snapshot import SnapshotTaker
 from explorer.store.space import SpaceGuard
 from explorer.store.spill import SpillJournal, spill_path
+from explorer.store.weight_rows import WeightReader
 from explorer.store.work import EndedCall, Record, Vocabulary, Work, WorkQueue, size_of
 from explorer.store.writer import Writer
 
@@ -73,7 +77,15 @@ class StoreOptions:
 
 
 class DuckDBStore(
-    SizeReader, Reader, Lister, AnnotationReader, SecretReader, SealReader, SnapshotTaker
+    SizeReader,
+    Reader,
+    Lister,
+    AnnotationReader,
+    SecretReader,
+    SealReader,
+    DeltaReader,
+    WeightReader,
+    SnapshotTaker,
 ):
     """A `Store` that owns one DuckDB file from construction until `close`."""
 
@@ -224,6 +236,18 @@ class DuckDBStore(
     async def add_seal(self, seal: Seal) -> None:
         """Store an issued receipt; a number is given once."""
         await self._submit(seal)
+
+    async def add_weight_update(self, update: WeightUpdate) -> None:
+        """Store what was told about the engine's weights; a number is given once."""
+        await self._submit(update)
+
+    async def add_trainer_logps(self, post: TrainerPost) -> None:
+        """Store what a trainer told about a rollout's calls, all of it or nothing."""
+        await self._submit(post)
+
+    async def add_delta_summary(self, summary: DeltaSummary) -> None:
+        """Store how far a trainer's logprobs are off, for listings."""
+        await self._submit(summary)
 
     def health(self) -> StoreHealth:
         """Return the gauges; works while the database does not."""

@@ -13,12 +13,14 @@ import numpy as np
 
 from explorer import columns
 from explorer.columns import Table
-from explorer.records import Admission, Certificate, Rollout, RolloutEvent
+from explorer.records import Admission, Certificate, Rollout, RolloutEvent, WeightUpdate
 from explorer.store import rows
 from explorer.store.annotations import encode_annotation, encode_view
 from explorer.store.bodies import BodyMemory
 from explorer.store.callrows import encode_admission, encode_call
 from explorer.store.database import Database
+from explorer.store.delta_rows import encode_delta_summary, encode_post
+from explorer.store.deltas import DeltaSummary, TrainerPost
 from explorer.store.digests import DigestMemory
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
@@ -27,6 +29,7 @@ from explorer.store.seal_rows import encode_seal
 from explorer.store.seals import Seal
 from explorer.store.secret_marks import SecretDecision, SecretMark, SecretRow
 from explorer.store.secret_rows import encode_secret
+from explorer.store.weight_rows import encode_weight_update
 from explorer.store.work import EndedCall, Record, Vocabulary, Work
 
 # What an encoder may raise for a record that cannot be stored exactly.
@@ -40,6 +43,9 @@ _KINDS = {
     "RolloutEvent": "event",
     "JudgementRow": "judgement",
     "SavedView": "saved_view",
+    "WeightUpdate": "weight_update",
+    "TrainerPost": "trainer_logps",
+    "DeltaSummary": "delta_summary",
 }
 
 
@@ -77,15 +83,9 @@ class Encoder:
             return [(columns.CERTIFICATE, rows.encode_certificate(record))]
         if isinstance(record, JudgementRow):
             return [(columns.JUDGEMENT, rows.encode_judgement(record))]
-        if isinstance(record, Annotation):
-            return [(columns.ANNOTATION, encode_annotation(record))]
-        if isinstance(record, SavedView):
-            return [(columns.SAVED_VIEW, encode_view(record))]
-        if isinstance(record, SecretMark | SecretRow | SecretDecision):
-            return [encode_secret(record)]
-        if isinstance(record, Seal):
-            return [encode_seal(record)]
-        return self._encode_vocabulary(record)
+        if isinstance(record, Vocabulary):
+            return self._encode_vocabulary(record)
+        return _encode_told(record)
 
     def forget(self, work: Work) -> None:
         """Undo the memory of a record that was not stored, or was stored before.
@@ -136,6 +136,25 @@ class Encoder:
             ).fetchall()
             ids = self._vocabularies[tokenizer_id] = {row[0] for row in known}
         return ids
+
+
+def _encode_told(record: Record) -> list[TableRow]:
+    """Encode what people and trainers told, which no memory builds on."""
+    if isinstance(record, Annotation):
+        return [(columns.ANNOTATION, encode_annotation(record))]
+    if isinstance(record, SavedView):
+        return [(columns.SAVED_VIEW, encode_view(record))]
+    if isinstance(record, SecretMark | SecretRow | SecretDecision):
+        return [encode_secret(record)]
+    if isinstance(record, Seal):
+        return [encode_seal(record)]
+    if isinstance(record, WeightUpdate):
+        return [encode_weight_update(record)]
+    if isinstance(record, TrainerPost):
+        return encode_post(record)
+    if isinstance(record, DeltaSummary):
+        return [encode_delta_summary(record)]
+    raise TypeError(f"no table takes a {type(record).__name__}")
 
 
 def describe(record: Record) -> tuple[str, str, str | None]:

@@ -11,7 +11,7 @@ safe from any thread; call them inside `asyncio.to_thread`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +29,9 @@ from explorer.records import (
     RolloutRecord,
     TokenizerId,
     VocabularyEntry,
+    WeightUpdate,
 )
+from explorer.store.deltas import DeltaSummary, TrainerLogps, TrainerPost
 from explorer.store.queries import (
     Facet,
     GroupPage,
@@ -220,6 +222,32 @@ class Store(Protocol):
 
     async def add_seal(self, seal: Seal) -> None:
         """Store an issued receipt; a number is given once."""
+
+    async def add_trainer_logps(self, post: TrainerPost) -> None:
+        """Store what a trainer told about a rollout's calls, all of it or nothing."""
+
+    async def add_delta_summary(self, summary: DeltaSummary) -> None:
+        """Store how far a trainer's logprobs are off, for listings."""
+
+    def trainer_logps(self, rollout_id: RolloutId) -> tuple[TrainerLogps, ...]:
+        """Return what was told and not replaced since, the newest posting first."""
+
+    def has_trainer_logps(self, rollout_id: RolloutId) -> bool:
+        """Return whether anything was ever told about a rollout."""
+
+    def delta_summaries(
+        self, rollout_ids: Collection[RolloutId]
+    ) -> Mapping[RolloutId, DeltaSummary]:
+        """Return the latest δ summary of each of these rollouts that has one."""
+
+    def run_deltas(self, run: str, within: Within = None) -> tuple[DeltaSummary, ...]:
+        """Return the latest δ summary of every rollout of a run that has one."""
+
+    async def add_weight_update(self, update: WeightUpdate) -> None:
+        """Store what was told about the engine's weights; a number is given once."""
+
+    def weight_updates(self, limit: int = 100) -> tuple[WeightUpdate, ...]:
+        """Return what was told about the engine's weights, the newest first."""
 
     def seals(self, rollout_id: RolloutId) -> tuple[Seal, ...]:
         """Return the receipts that were issued for a rollout, by number."""

@@ -22,7 +22,9 @@ from explorer.records import (
     Rollout,
     RolloutEvent,
     VocabularyEntry,
+    WeightUpdate,
 )
+from explorer.store.deltas import DeltaSummary, TrainerPost
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
 from explorer.store.seals import Seal
@@ -61,6 +63,9 @@ Record = (
     | SecretMark
     | SecretRow
     | SecretDecision
+    | WeightUpdate
+    | TrainerPost
+    | DeltaSummary
 )
 
 
@@ -81,6 +86,8 @@ def size_of(record: Record) -> int:
         return 1024 + sum(len(body.data) for body in record.bodies)
     if isinstance(record, Vocabulary):
         return 32 * len(record.entries)
+    if isinstance(record, TrainerPost):
+        return sum(256 + row.logps.nbytes for row in record.rows)
     return 512
 
 

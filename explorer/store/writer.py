@@ -20,7 +20,7 @@ import duckdb
 
 from explorer import columns
 from explorer.errors import StoreFailed
-from explorer.records import Admission, CallId, Rollout
+from explorer.records import Admission, CallId, Rollout, WeightUpdate
 from explorer.store.commit import (
     ROW_ERRORS,
     Conflict,
@@ -30,6 +30,7 @@ from explorer.store.commit import (
     make_quarantined,
 )
 from explorer.store.database import Database, is_unusable
+from explorer.store.deltas import DeltaSummary, TrainerPost
 from explorer.store.encoder import ENCODE_ERRORS, Encoder, TableRow, describe, dump
 from explorer.store.interface import JudgementRow
 from explorer.store.remarks import Annotation, SavedView
@@ -47,7 +48,7 @@ _REOPEN_FIRST_S, _REOPEN_LAST_S = 0.1, 5.0
 # These can wait for the database; only calls and events of known rollouts are spilled.
 _NOT_SPILLED = (
     *(Rollout, Vocabulary, JudgementRow, Annotation, SavedView),
-    *(SecretMark, SecretRow, SecretDecision, Seal),
+    *(SecretMark, SecretRow, SecretDecision, Seal, TrainerPost, DeltaSummary, WeightUpdate),
 )
 
 

@@ -11,7 +11,7 @@ that or not; and whoever adds a method to the store must say here what it may te
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from explorer.access.policy import Level
@@ -26,7 +26,9 @@ from explorer.records import (
     RolloutRecord,
     TokenizerId,
     VocabularyEntry,
+    WeightUpdate,
 )
+from explorer.store.deltas import DeltaSummary, TrainerLogps
 from explorer.store.interface import (
     RecordStamp,
     RolloutState,
@@ -183,6 +185,26 @@ class NarrowStore(WholeOnly):
     def seals(self, rollout_id: RolloutId) -> tuple[Seal, ...]:
         return self._store.seals(rollout_id) if self._sees(rollout_id) else ()
 
+    def trainer_logps(self, rollout_id: RolloutId) -> tuple[TrainerLogps, ...]:
+        found = self._store.trainer_logps(rollout_id) if self._sees(rollout_id) else ()
+        return tuple(replace(row, source=self._hiding.text(row.source)) for row in found)
+
+    def has_trainer_logps(self, rollout_id: RolloutId) -> bool:
+        return self._sees(rollout_id) and self._store.has_trainer_logps(rollout_id)
+
+    def delta_summaries(
+        self, rollout_ids: Collection[RolloutId]
+    ) -> Mapping[RolloutId, DeltaSummary]:
+        found = self._store.delta_summaries([each for each in rollout_ids if self._sees(each)])
+        return {
+            each: replace(row, source=self._hiding.text(row.source))
+            for each, row in found.items()
+        }
+
+    def run_deltas(self, run: str, within: Within = None) -> tuple[DeltaSummary, ...]:
+        found = self._store.run_deltas(run, self._ids(within))
+        return tuple(replace(row, source=self._hiding.text(row.source)) for row in found)
+
     def annotation(self, annotation_id: str) -> Annotation | None:
         found = self._store.annotation(annotation_id)
         if found is None or not self._sees(found.rollout_id):
@@ -263,6 +285,11 @@ class NarrowStore(WholeOnly):
 
     def vocabulary(self, tokenizer_id: TokenizerId) -> tuple[VocabularyEntry, ...]:
         return self._store.vocabulary(tokenizer_id)
+
+    def weight_updates(self, limit: int = 100) -> tuple[WeightUpdate, ...]:
+        """When which version came; what was done is about the server's machine."""
+        found = self._store.weight_updates(limit)
+        return tuple(replace(each, detail={}, engine_weight_label=None) for each in found)
 
     def health(self) -> StoreHealth:
         """Without the path, sizes and words that are about the server's machine."""

@@ -18,7 +18,16 @@ class WholeOnly:
     def seals_due(self) -> Any:
         whole_only()
 
+    async def add_trainer_logps(self, post: Any) -> None:
+        whole_only()
+
+    async def add_delta_summary(self, summary: Any) -> None:
+        whole_only()
+
     async def add_seal(self, seal: Any) -> None:
+        whole_only()
+
+    async def add_weight_update(self, update: Any) -> None:
         whole_only()
 
     def secret_marks(self) -> Any:
