@@ -1,6 +1,7 @@
-"""Verifies a receipt against the staged calls and puts the training row together.
+"""Verifies a receipt against the staged calls and puts the training rows together.
 
-Owns: `verify_and_linearize`, its order of checks and its codes.
+Owns: `verify_and_linearize`, its order of checks and its codes; `verify_and_linearize_all`,
+the same for every branch.
 Must not know: where the calls were stored, who sent the receipt.
 
 Every check is made in a fixed order and the first failure wins, so two implementations name
@@ -104,6 +105,34 @@ class LinearizedRow:
     extras_commitments: tuple[ExtrasCommitment, ...]
 
 
+class OwnedRow(NamedTuple):
+    """One branch.
+
+    Attributes:
+        owned: by call of the row: whether what it generated is trained on in this row.
+    """
+
+    row: LinearizedRow
+    owned: tuple[bool, ...]
+
+    @property
+    def owned_mask(self) -> NDArray[np.float64]:
+        """The row's mask with zeros in the calls that another row owns."""
+        mask = self.row.token_mask.copy()
+        for span, owned in zip(self.row.weight_version_spans, self.owned, strict=True):
+            if not owned:
+                mask[span.start : span.end] = 0.0
+        return mask
+
+
+class _Verified(NamedTuple):
+    """Rows and staged calls by call id, and the links that were derived so far."""
+
+    rows: Mapping[str, CallRecord]
+    staged: Mapping[str, _Staged]
+    links: dict[str, LinkSpan]
+
+
 def verify_and_linearize(
     receipt: RolloutReceipt, snapshots: Sequence[StagedCallBaseSnapshot]
 ) -> LinearizedRow:
@@ -116,6 +145,39 @@ def verify_and_linearize(
         TypeError: an argument is not of its type.
         ReceiptVerificationError: the first check that fails; its `code` says which.
     """
+    verified = _verified(receipt, snapshots)
+    return _row_to(_terminal(receipt, verified), receipt, verified)
+
+
+def verify_and_linearize_all(
+    receipt: RolloutReceipt, snapshots: Sequence[StagedCallBaseSnapshot]
+) -> tuple[OwnedRow, ...]:
+    """Every branch behind `receipt`: of subagents, before a compaction, of a fork.
+
+    The terminal's row comes first, and is that of `verify_and_linearize`; then each other
+    call that nothing continues, in the manifest's order. What a call generated is owned by
+    the first row that holds it and by no other, so that no token is trained on twice.
+
+    Raises:
+        As `verify_and_linearize`; a link off the terminal's way is checked too.
+    """
+    verified = _verified(receipt, snapshots)
+    terminal = _terminal(receipt, verified)
+    parents = {row.parent_call_id for row in verified.rows.values()}
+    leaves = [call for call in verified.rows if call not in parents and call != terminal]
+    known: set[str] = set()
+    made = []
+    for leaf in (terminal, *leaves):
+        row = _row_to(leaf, receipt, verified)
+        made.append(OwnedRow(row, tuple(call not in known for call in row.model_call_ids)))
+        known.update(row.model_call_ids)
+    return tuple(made)
+
+
+def _verified(
+    receipt: RolloutReceipt, snapshots: Sequence[StagedCallBaseSnapshot]
+) -> _Verified:
+    """All that is checked before a row is made."""
     if not isinstance(receipt, RolloutReceipt):
         raise TypeError(f"expected a receipt, got {type(receipt).__name__}")
     rows = _check_receipt(receipt)
@@ -125,12 +187,26 @@ def verify_and_linearize(
         )
     staged = _check_pairs(receipt, rows, snapshots)
     _check_graph(rows)
+    return _Verified(rows, staged, {})
+
+
+def _terminal(receipt: RolloutReceipt, verified: _Verified) -> str:
     terminal = receipt.terminal_model_call_id
-    if terminal is None or terminal not in rows:
+    if terminal is None or terminal not in verified.rows:
         raise RebuildError("missing_terminal", f"no manifest row for {terminal!r}")
-    path = _path_to(terminal, rows)
-    links = [_check_link(rows[call], staged[call].columns, rows) for call in path]
-    return _joined(receipt, [staged[call].call for call in path], links)
+    return terminal
+
+
+def _row_to(call: str, receipt: RolloutReceipt, verified: _Verified) -> LinearizedRow:
+    """The row from the root to `call`; each link is derived once, whoever asks."""
+    rows, staged, links = verified
+    path = _path_to(call, rows)
+    for name in path:
+        if name not in links:
+            links[name] = _check_link(rows[name], staged[name].columns, rows)
+    return _joined(
+        receipt, [staged[name].call for name in path], [links[name] for name in path]
+    )
 
 
 def _check_receipt(receipt: RolloutReceipt) -> dict[str, CallRecord]:

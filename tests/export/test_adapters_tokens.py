@@ -16,8 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from explorer.custody.rebuild import verify_and_linearize
+from explorer.custody.records import RolloutReceipt, StagedCallBaseSnapshot
 from explorer.errors import InvalidValue, RecordInconsistent
 from explorer.export.adapters.calls_jsonl import CallsJsonl
+from explorer.export.adapters.custody import Custody
 from explorer.export.adapters.dpo import MOST_PAIRS, Dpo
 from explorer.export.adapters.grpo import Grpo
 from explorer.export.adapters.registry import ADAPTERS, adapters_of
@@ -40,6 +43,7 @@ from explorer.records import (
     TokenizerId,
 )
 from explorer.trace.assemble import training_trace
+from explorer.trace.receipts import receipts_of
 from explorer.trace.verdict import judge
 from tests.export.datasets import forked, odd
 from tests.trace.build import make_call, override, record, two_turns
@@ -481,3 +485,26 @@ def test_logprobs_of_no_number_are_null_where_nothing_trains() -> None:
     assert row["completion_ids"] == [3, 4, 5, 6, 7, 8]
     assert row["logprobs"] == [-0.25, -0.25, None, None, None, -0.25]
     assert row["env_mask"] == [1, 1, 0, 0, 0, 1]
+
+
+def test_custody_gives_what_its_verification_takes() -> None:
+    answered = [replace(call, response_id=f"chatcmpl-{call.call_id}") for call in two_turns()]
+    made = told(record(*answered), "r-custody", reward=0.5)
+    end = max(call.ended_us for call in answered)
+    made = replace(made, events=(replace(made.events[0], time_us=end),))
+    (line,) = lines(Custody(), made)
+    document = orjson.loads(line)
+    receipt = RolloutReceipt.parse(document["receipt"])
+    staged = [StagedCallBaseSnapshot.parse(call) for call in document["staged"]]
+    row = verify_and_linearize(receipt, staged)
+    assert receipt.reward == 0.5
+    assert [call.call_id for call in made.calls] == list(row.model_call_ids)
+    sampled = np.concatenate([call.completion for call in made.calls])
+    assert row.token_ids[row.token_mask == 1].tolist() == sampled.tolist()
+    (issued,) = receipts_of(made)
+    assert document["receipts"][-1] == {
+        "number": 1,
+        "sha256": issued.sha256,
+        "time_us": end,
+        "reward": 0.5,
+    }

@@ -28,7 +28,7 @@ from tests.export.datasets import ALL, FORKED, ODD, PLAIN, source_of
 from tests.export.test_dataset_files import in_store
 from tests.export.test_publishing_procedure import held, place, published
 
-FORMATS = ("sft", "grpo", "calls_jsonl", "summary", "training_traces")
+FORMATS = ("sft", "grpo", "calls_jsonl", "custody", "summary", "training_traces")
 
 
 async def _prepared(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from explorer.errors import InvalidValue
 from explorer.export.adapters.atif import Atif
 from explorer.export.adapters.calls_jsonl import CallsJsonl
+from explorer.export.adapters.custody import Custody
 from explorer.export.adapters.dpo import Dpo
 from explorer.export.adapters.grpo import Grpo
 from explorer.export.adapters.sessions import Sessions
@@ -22,7 +23,7 @@ from explorer.export.dataset.adapter import Adapter
 
 _KINDS: tuple[type[Adapter], ...] = (
     *(TrainingTraces, Sft, Grpo, Dpo, CallsJsonl, Verifiers, Atif, Sessions),
-    Summary,
+    *(Custody, Summary),
 )
 ADAPTERS: dict[str, type[Adapter]] = {kind.name: kind for kind in _KINDS}
 
