@@ -278,6 +278,10 @@ class ScriptedEngine:
         Raises:
             BadRequest: ids that are none of the vocabulary, or messages that do not fit.
         """
+        sent = body.get("kv_transfer_params")
+        sent = sent.get("prompt_token_ids") if isinstance(sent, Mapping) else None
+        if sent is not None and not is_prompt(body):
+            body = {"prompt": sent}
         if is_prompt(body):
             given = given_ids(body, len(self._tokenizer.pieces))
             return self._tokenizer.encode(body["prompt"]) if given is None else list(given)

@@ -80,9 +80,26 @@ def read_request(
         stop=texts,
         stop_token_ids=_ids(body, "stop_token_ids", vocab_size),
         ignore_eos=bool(body.get("ignore_eos")),
-        prompt_ids=asked if given is None else _ids({"kv": given}, "kv", vocab_size),
+        prompt_ids=asked if given is None or plain else _sent_ids(given, vocab_size),
         plain=plain,
     )
+
+
+# The field by which chat takes ids, as vLLM names it in its refusals.
+_SENT_IDS = "kv_transfer_params.prompt_token_ids"
+
+
+def _sent_ids(given: Any, vocab_size: int) -> tuple[int, ...]:
+    """The ids of a chat prompt; nothing else may stand there."""
+    if not isinstance(given, list) or not given or not all(type(each) is int for each in given):
+        raise refusal(_SENT_IDS, given, "prompt_token_ids must be a list of token ids")
+    for each in given:
+        if not 0 <= each < vocab_size:
+            raise BadRequest(
+                f"Token id {each} is out of vocabulary (parameter={_SENT_IDS})",
+                param=_SENT_IDS,
+            )
+    return tuple(given)
 
 
 def refusal(param: str, value: Any, message: str) -> BadRequest:
