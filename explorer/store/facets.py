@@ -34,6 +34,7 @@ FACETS = (
     Field.HARNESS,
     Field.MODEL,
     Field.PURPOSE,
+    Field.CROSSED,
 )
 
 

@@ -37,6 +37,9 @@ EXPRESSIONS: dict[Field, str] = {
     Field.FAILED: "b.n_failed",
     Field.TOKENS: "b.generated_tokens",
     Field.SUPERVISED: "b.trained",
+    Field.VERSION: "b.version_high",
+    Field.STALE: "b.behind",
+    Field.CROSSED: _YES_NO.format("(b.n_crossed > 0)"),
     Field.CREATED: "b.created_us",
 }
 # The key whole, else as steps inwards. What is not JSON (a NaN was kept) has no value.
@@ -125,12 +128,14 @@ def _compare(term: Term, value: list[str] | Range | None) -> tuple[str, list[Any
         return f"({expression} IN ({_marks(value)}))", [*given, *value]
     parts: list[str] = []
     values: list[Any] = []
+    # Versions are a span: it meets the range that is asked for.
+    lowest = "b.version_low" if term.field is Field.VERSION else expression
     for bound, sign in (
         (value.low, ">" if value.low_open else ">="),
         (value.high, "<" if value.high_open else "<="),
     ):
         if bound is not None:
-            parts.append(f"{expression} {sign} ?")
+            parts.append(f"{lowest if sign[0] == '<' else expression} {sign} ?")
             values += [*given, bound]
     return f"({' AND '.join(parts) or f'{expression} IS NOT NULL'})", values
 

@@ -1,4 +1,4 @@
-"""The groups of a run, counted, and the spread of its rewards and lengths.
+"""The groups of a run, counted, the spread of its rewards and lengths, and its charts' points.
 
 Owns: what a group is, its numbers and orders. Must not know: pages, charts.
 """
@@ -15,10 +15,11 @@ from explorer.store.queries import (
     GroupPart,
     GroupSort,
     GroupSummary,
+    RunPoint,
     RunSpread,
     Within,
 )
-from explorer.store.summaries import SUMMARY
+from explorer.store.summaries import SAMPLED, SUMMARY
 
 # Rollouts of one group that are read; a page says how many more there are.
 MOST_MEMBERS = 64
@@ -106,3 +107,25 @@ def read_spread(cursor: Any, run: str, within: Within) -> RunSpread:
         rewards=tuple(reward for reward, _ in found if reward is not None),
         lengths=tuple(length for _, length in found),
     )
+
+
+def read_points(cursor: Any, run: str, within: Within) -> tuple[RunPoint, ...]:
+    """The rollouts of a run, each in one line; only narrow columns of calls are read."""
+    only, ids = within_sql(within)
+    mixed = cursor.execute(
+        "SELECT c.rollout_id, CASE WHEN c.weight_version_start = c.weight_version_end "
+        "THEN c.weight_version_start END AS version, sum(c.completion_len)::BIGINT "
+        f"FROM call c JOIN {SUMMARY} b USING (rollout_id) WHERE c.ended AND c.{SAMPLED} "
+        f"AND b.run = ? AND b.status <> 'deleted' AND {only} GROUP BY 1, 2 ORDER BY 1, 2",
+        [run, *ids],
+    ).fetchall()
+    versions: dict[str, list[tuple[int | None, int]]] = {}
+    for rollout_id, version, tokens in mixed:
+        versions.setdefault(rollout_id, []).append((version, tokens))
+    found = cursor.execute(
+        "SELECT b.rollout_id, b.created_us, b.step, b.status = 'open', b.reward, "
+        f"b.generated_tokens, b.cohort FROM {SUMMARY} b WHERE b.run = ? "
+        f"AND b.status <> 'deleted' AND {only} ORDER BY b.created_us, b.rollout_id",
+        [run, *ids],
+    ).fetchall()
+    return tuple(RunPoint(*(*row, tuple(versions.get(row[0], ())))) for row in found)

@@ -36,6 +36,7 @@ from explorer.store.queries import (
     Facet,
     GroupPage,
     GroupPart,
+    RunPoint,
     RunSpread,
     Within,
 )
@@ -339,6 +340,9 @@ class Store(Protocol):
 
     def run_spread(self, run: str, within: Within = None) -> RunSpread:
         """Return the rewards and lengths of a run's rollouts."""
+
+    def run_points(self, run: str, within: Within = None) -> tuple[RunPoint, ...]:
+        """Return what charts read of each rollout of a run, in the order of creation."""
 
     def judged_otherwise(self, policy: str, limit: int) -> tuple[RolloutId, ...]:
         """Return closed rollouts, the newest first, whose latest summary was not made under

@@ -19,7 +19,7 @@ from explorer.store import jsontext
 from explorer.store.database import Database
 from explorer.store.facets import read_facets
 from explorer.store.filtering import conditions, within_sql
-from explorer.store.groups import read_groups, read_spread
+from explorer.store.groups import read_groups, read_points, read_spread
 from explorer.store.queries import (
     Facet,
     GroupPage,
@@ -29,6 +29,7 @@ from explorer.store.queries import (
     RolloutQuery,
     RolloutStatus,
     RolloutSummary,
+    RunPoint,
     RunSpread,
     RunSummary,
     SortKey,
@@ -48,6 +49,8 @@ _KEYS = {
     SortKey.SUPERVISED: "b.trained",
     SortKey.SHARE: "b.share",
     SortKey.FINDINGS: "b.n_fatal * 1000000 + b.n_warn",
+    SortKey.VERSION: "b.version_high",
+    SortKey.STALE: "b.behind",
     SortKey.RUN: "b.run",
     SortKey.TASK: "b.task",
     SortKey.GROUP: "b.group_name",
@@ -58,7 +61,8 @@ _COLUMNS = (
     "b.rollout_id, b.run, b.task, b.group_name, b.attempt, b.purpose, b.harness, b.model, "
     "b.created_us, b.status, b.closed_us, b.reward, b.ok, b.n_calls, b.n_failed, "
     "b.generated_tokens, b.inputs_sha256, b.policy, b.judged_us, b.trainable, "
-    "b.supervised_tokens, b.judged_tokens, b.judged_calls, b.n_fatal, b.n_warn, b.reasons"
+    "b.supervised_tokens, b.judged_tokens, b.judged_calls, b.n_fatal, b.n_warn, b.reasons, "
+    "b.version_low, b.version_high, b.n_crossed, b.behind"
 )
 _RUNS = (
     "SELECT b.run, count(*), count(*) FILTER (b.status = 'open'), "
@@ -197,6 +201,11 @@ class Lister:
         with self._summaries.reading() as cursor:
             return read_spread(cursor, run, within)
 
+    def run_points(self, run: str, within: Within = None) -> tuple[RunPoint, ...]:
+        """Return what charts read of each rollout of a run, in the order of creation."""
+        with self._summaries.reading() as cursor:
+            return read_points(cursor, run, within)
+
 
 def page_sql(query: RolloutQuery, place: _Place | None) -> tuple[str, list[Any]]:
     """The statement of a page: the sort key, then the columns of a summary."""
@@ -308,4 +317,8 @@ def read_summary(row: tuple[Any, ...]) -> RolloutSummary:
         n_failed=row[14],
         generated_tokens=row[15],
         judgement=judgement,
+        version_low=row[26],
+        version_high=row[27],
+        n_crossed=row[28],
+        behind=row[29],
     )

@@ -36,6 +36,8 @@ class SortKey(StrEnum):
     SUPERVISED = "supervised"
     SHARE = "share"
     FINDINGS = "findings"
+    VERSION = "version"
+    STALE = "stale"
     RUN = "run"
     TASK = "task"
     GROUP = "group"
@@ -65,6 +67,9 @@ class Field(StrEnum):
     FAILED = "failed"
     TOKENS = "tokens"
     SUPERVISED = "supervised"
+    VERSION = "version"
+    STALE = "stale"
+    CROSSED = "crossed"
     CREATED = "created"
     LABEL = "label"
     META = "meta"
@@ -136,7 +141,12 @@ class RolloutQuery:
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
     """One line of a listing. ``n_calls`` counts every ended call; ``n_failed`` those
-    that failed, aborted or were refused; ``generated_tokens`` sums completions."""
+    that failed, aborted or were refused; ``generated_tokens`` sums completions.
+
+    ``version_low`` and ``version_high`` span the weight versions that its calls began or
+    ended with, ``n_crossed`` counts calls that ended under another than they began with.
+    ``behind``: how many versions the oldest is behind the one announced last; None where it
+    is not known, or where the weights went back since."""
 
     rollout_id: RolloutId
     run: str
@@ -155,6 +165,10 @@ class RolloutSummary:
     n_failed: int
     generated_tokens: int
     judgement: JudgementRow | None = None
+    version_low: int | None = None
+    version_high: int | None = None
+    n_crossed: int = 0
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +292,22 @@ class RunSpread:
 
     rewards: tuple[float, ...]
     lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPoint:
+    """One rollout of a run as its charts read it, in the order of creation.
+
+    ``step`` is the whole number under `global_step` in its metadata. ``versions`` holds, for
+    each weight version that its committed calls sampled under, the sampled tokens; None:
+    untold, or a call that ended under another version than it began with.
+    """
+
+    rollout_id: RolloutId
+    created_us: int
+    step: int | None
+    open: bool
+    reward: float | None
+    length: int
+    cohort: str | None
+    versions: tuple[tuple[int | None, int], ...] = ()

@@ -26,7 +26,8 @@ STAMP = f'"{CATALOG}".stamp'
 
 _COUNTED = (
     "SELECT (SELECT count(*) FROM rollout), (SELECT count(*) FROM rollout_event), "
-    "(SELECT count(*) FROM call), (SELECT count(*) FROM judgement)"
+    "(SELECT count(*) FROM call), (SELECT count(*) FROM judgement), "
+    "(SELECT count(*) FROM weight_update)"
 )
 _STATE = """
 state AS (
@@ -37,12 +38,29 @@ state AS (
     arg_max(reward, sequence) FILTER (reward IS NOT NULL) AS reward,
     arg_max(ok, sequence) FILTER (ok IS NOT NULL) AS ok
   FROM rollout_event GROUP BY rollout_id)"""
-_COUNTS = """
+SAMPLED = "status = 'committed' AND completion_len > 0"
+_COUNTS = f"""
 counts AS (
   SELECT rollout_id, count(*) AS n_calls,
     count(*) FILTER (status <> 'committed') AS n_failed,
-    coalesce(sum(completion_len), 0)::BIGINT AS generated_tokens
+    coalesce(sum(completion_len), 0)::BIGINT AS generated_tokens,
+    min(least(weight_version_start, weight_version_end)) FILTER ({SAMPLED}) AS version_low,
+    max(greatest(weight_version_start, weight_version_end)) FILTER ({SAMPLED})
+      AS version_high,
+    count(*) FILTER ({SAMPLED} AND weight_version_start IS DISTINCT FROM weight_version_end)
+      AS n_crossed,
+    min(started_time) FILTER ({SAMPLED}) AS sampled_from
   FROM call WHERE ended GROUP BY rollout_id)"""
+# The weights announced last, and since when numbers mean the same: `trace.versions.Line`.
+_WEIGHTS = """
+told AS (
+  SELECT weight_version, update_time, number,
+    lag(weight_version) OVER (ORDER BY number) AS before
+  FROM weight_update WHERE state = 'ready' AND weight_version IS NOT NULL),
+weights AS (
+  SELECT arg_max(weight_version, number) AS newest,
+    coalesce(max(update_time) FILTER (weight_version < before), min(update_time)) AS since
+  FROM told)"""
 _VERDICT = """
 verdict AS (
   SELECT * FROM judgement
@@ -50,7 +68,7 @@ verdict AS (
     ORDER BY judged_time DESC, inputs_sha256) = 1)"""
 _MAKE = f"""
 CREATE OR REPLACE TABLE {SUMMARY} AS
-WITH {_STATE}, {_COUNTS}, {_VERDICT}
+WITH {_STATE}, {_COUNTS}, {_VERDICT}, {_WEIGHTS}
 SELECT r.rollout_id, r.run, r.task, r.group_name, coalesce(r.group_name, r.task) AS cohort,
   r.attempt, r.purpose, r.harness, r.model, epoch_us(r.created_time) AS created_us,
   coalesce(s.status, 'open') AS status, s.closed_us, s.reward, s.ok,
@@ -65,10 +83,14 @@ SELECT r.rollout_id, r.run, r.task, r.group_name, coalesce(r.group_name, r.task)
   CASE WHEN v.generated_tokens > 0
        THEN CASE WHEN v.trainable THEN v.supervised_tokens / v.generated_tokens ELSE 0.0 END
        END AS share,
+  c.version_low, c.version_high, coalesce(c.n_crossed, 0) AS n_crossed,
+  CASE WHEN c.sampled_from >= w.since THEN w.newest - c.version_low END AS behind,
+  CASE WHEN TRY(json_type(r.metadata, '/global_step')) IN ('UBIGINT', 'BIGINT')
+       THEN TRY_CAST(json_extract_string(r.metadata, '/global_step') AS BIGINT) END AS step,
   CASE WHEN v.n_fatal > 0 THEN 'fatal' WHEN v.n_warn > 0 THEN 'warn'
        WHEN v.n_fatal = 0 THEN 'none' END AS grade
 FROM rollout r LEFT JOIN state s USING (rollout_id) LEFT JOIN counts c USING (rollout_id)
-  LEFT JOIN verdict v USING (rollout_id)
+  LEFT JOIN verdict v USING (rollout_id) CROSS JOIN weights w
 ORDER BY created_us, r.rollout_id"""
 _HAS_MARK = (
     "SELECT count(*) FROM duckdb_tables() "

@@ -104,6 +104,10 @@ class RolloutRow:
     n_failed: int = said("Of these, failed, aborted or refused.")
     n_findings: int | None = said("FATAL and WARN findings; null until judged.")
     n_fatal: int | None = said("FATAL findings; null until judged.")
+    version_low: int | None = said("Lowest weight version of its calls, null when untold.")
+    version_high: int | None = said("Highest weight version of its calls.")
+    behind: int | None = said("Versions its oldest call is behind; null where not known.")
+    n_crossed: int = said("Calls that ended under another version than they began with.")
     created: str | None = said("When it was created, ISO 8601.")
     age: str = said("How long ago, in its largest unit.")
 

@@ -63,6 +63,9 @@ FIELDS: dict[Field, Spec] = {
     Field.FAILED: Spec(Kind.NUMBER, "failed calls"),
     Field.TOKENS: Spec(Kind.NUMBER, "sampled tokens"),
     Field.SUPERVISED: Spec(Kind.NUMBER, "trainable tokens"),
+    Field.VERSION: Spec(Kind.NUMBER, "weight version"),
+    Field.STALE: Spec(Kind.NUMBER, "versions behind"),
+    Field.CROSSED: Spec(Kind.CHOICE, "crossed an update", _YES_NO),
     Field.CREATED: Spec(Kind.TIME, "created"),
     Field.LABEL: Spec(Kind.TEXT, "label"),
 }

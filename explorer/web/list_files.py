@@ -80,6 +80,30 @@ COLUMNS = (
     FileColumn("fatal_findings", pa.int64(), "Findings of grade FATAL.", _judged("n_fatal")),
     FileColumn("warn_findings", pa.int64(), "Findings of grade WARN.", _judged("n_warn")),
     FileColumn("reason", pa.string(), "First reason against training.", _reason),
+    FileColumn(
+        "version_low",
+        pa.int64(),
+        "Lowest weight version of its calls.",
+        lambda row: row.version_low,
+    ),
+    FileColumn(
+        "version_high",
+        pa.int64(),
+        "Highest weight version of its calls.",
+        lambda row: row.version_high,
+    ),
+    FileColumn(
+        "versions_behind",
+        pa.int64(),
+        "Versions behind the one announced last.",
+        lambda row: row.behind,
+    ),
+    FileColumn(
+        "crossed_calls",
+        pa.int64(),
+        "Calls that saw two weight versions.",
+        lambda row: row.n_crossed,
+    ),
     FileColumn("created", _TIME, "When it was created, UTC.", lambda row: row.created_us),
     FileColumn("closed", _TIME, "When it was closed, UTC.", lambda row: row.closed_us),
 )

@@ -45,6 +45,8 @@ _COLUMNS: tuple[tuple[str, str, SortKey | None, bool, bool], ...] = (
     ("calls", "Calls", SortKey.CALLS, True, False),
     ("failed", "Failed", SortKey.FAILED, True, True),
     ("findings", "Findings", SortKey.FINDINGS, True, False),
+    ("version", "Weights", SortKey.VERSION, True, True),
+    ("stale", "Behind", SortKey.STALE, True, True),
     ("created", "Created", SortKey.CREATED, False, True),
     ("age", "Age", SortKey.CREATED, True, False),
 )
@@ -59,12 +61,15 @@ _RANGES = (
     ("share", "Trainable share", "..0.5"),
     ("calls", "Calls", "10.."),
     ("tokens", "Sampled tokens", "1000.."),
+    ("version", "Weight version", "7.."),
+    ("stale", "Versions behind", ">2"),
     ("created", "Created", "24h.."),
 )
 _TITLES = {
     Field.REASON: "Why not trainable",
     Field.FINDINGS: "Worst finding",
     Field.TRAINABLE: "Trainable",
+    Field.CROSSED: "Crossed an update",
 }
 _UNKNOWN = {
     Field.TRAINABLE: "not judged",
@@ -96,7 +101,11 @@ def rollout_list(
         chips=tuple(_chips(address)),
         problems=tuple(safe_text(problem) for problem in problems),
         filtered=bool(address.filter_pairs),
-        facets=tuple(_facet(facet, address) for facet in store.facets(query, FACET_VALUES)),
+        facets=tuple(
+            _facet(facet, address)
+            for facet in store.facets(query, FACET_VALUES)
+            if not _says_nothing(facet)
+        ),
         ranges=tuple(_ranges(address)),
         columns=tuple(_columns(address)),
         rows=tuple(rollout_row(row, now) for row in found.rows),
@@ -114,6 +123,13 @@ def rollout_list(
         ),
         query=href("", address.pairs).lstrip("?"),
         views=tuple(view_link(view) for view in store.views()),
+    )
+
+
+def _says_nothing(facet: Facet) -> bool:
+    """Crossings are rare: a server without any need not say so beside every list."""
+    return facet.name == Field.CROSSED.value and all(
+        item.value == "no" for item in facet.counts
     )
 
 

@@ -65,6 +65,10 @@ def rollout_row(row: RolloutSummary, now: int) -> RolloutRow:
         n_findings=judged.n_fatal + judged.n_warn if judged else None,
         n_fatal=judged.n_fatal if judged else None,
         n_warn=judged.n_warn if judged else None,
+        version_low=row.version_low,
+        version_high=row.version_high,
+        behind=row.behind,
+        n_crossed=row.n_crossed,
         created=words.iso(row.created_us),
         age=words.age(row.created_us, now),
     )

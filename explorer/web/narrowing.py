@@ -42,6 +42,7 @@ from explorer.store.queries import (
     RolloutPage,
     RolloutQuery,
     RolloutSummary,
+    RunPoint,
     RunSpread,
     RunSummary,
     Within,
@@ -249,6 +250,9 @@ class NarrowStore(WholeOnly):
 
     def run_spread(self, run: str, within: Within = None) -> RunSpread:
         return self._store.run_spread(run, self._ids(within))
+
+    def run_points(self, run: str, within: Within = None) -> tuple[RunPoint, ...]:
+        return self._store.run_points(run, self._ids(within))
 
     def group_members(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from explorer.records import EventKind, Purpose
+from explorer.records import EventKind, Purpose, WeightUpdate
 from explorer.store import DuckDBStore
 from explorer.store.queries import (
     Field,
@@ -68,7 +68,14 @@ async def fill(store: DuckDBStore) -> None:
                 purpose=Purpose.EVAL if number == 5 else Purpose.TRAIN,
             )
         )
-        await store.commit_call(replace(make_call(number, 0), completion_len=number * 10), ())
+        call = replace(
+            make_call(number, 0),
+            completion_len=number * 10,
+            # 2 began before an update and ended after it; of 3 nobody told.
+            weight_version_start=None if number == 3 else number,
+            weight_version_end={2: 4, 3: None}.get(number, number),
+        )
+        await store.commit_call(call, ())
         if number < 6:
             reward = (-1.0, 0.0, 0.25, 0.5, 1.0, 2.0)[number]
             await store.add_event(make_event(number, EventKind.REWARD, reward=reward))
@@ -76,6 +83,9 @@ async def fill(store: DuckDBStore) -> None:
             await store.add_judgement(
                 verdict(number, number * 20, int(number == 1), int(number == 2))
             )
+    for told in (WeightUpdate(1, 10, "ready", 4), WeightUpdate(2, 20, "ready", 6)):
+        await store.add_weight_update(told)
+    await store.add_weight_update(WeightUpdate(3, 30, "syncing", 9))
     await store.add_event(make_event(7, EventKind.DELETED))
     await store.add_annotation(Annotation("an_1", rollout_id(4), 9, "me", label="odd"))
     await store.add_annotation(Annotation("an_2", rollout_id(5), 9, "me", label="odd"))
@@ -111,6 +121,16 @@ def test_every_field_filters(tmp_path: Path) -> None:
         (Term(Field.CALLS, (Range(2),)), []),
         (Term(Field.FAILED, (Range(0, 0),)), [6, 5, 4, 3, 2, 1, 0]),
         (Term(Field.SUPERVISED, (Range(100),)), [5]),
+        (Term(Field.VERSION, (Range(4, 4),)), [4, 2]),
+        (Term(Field.VERSION, (Range(3, 3),)), [2]),
+        (Term(Field.VERSION, (Range(5),)), [6, 5]),
+        (Term(Field.VERSION, (Range(high=2),)), [2, 1]),
+        (Term(Field.VERSION, (None,)), [3, 0]),
+        (Term(Field.VERSION, (Range(3, 3),), negated=True), [6, 5, 4, 3, 1, 0]),
+        (Term(Field.STALE, (Range(3),)), [2, 1]),
+        (Term(Field.STALE, (None,)), [3, 0]),
+        (Term(Field.CROSSED, ("yes",)), [2]),
+        (Term(Field.CROSSED, ("no",)), [6, 5, 4, 3, 1, 0]),
         (Term(Field.CREATED, (Range(1_790_000_000_000_005),)), [6, 5]),
         (Term(Field.LABEL, ("odd",)), [4]),
         (Term(Field.LABEL, ("odd",), negated=True), [6, 5, 3, 2, 1, 0]),
@@ -290,6 +310,51 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
         assert [int(row.rollout_id[3:]) for row in first.members] == [0, 3, 6, 9]
         assert first.supervised_tokens == 5 * (0 + 3 + 6 + 9)
         assert sorted(store.run_spread("run-a").rewards)[-1] == 11.0
+
+    with_store(tmp_path / "store.duckdb", work)
+
+
+def test_points_of_a_run_are_one_line_a_rollout_and_steps_are_whole_numbers(
+    tmp_path: Path,
+) -> None:
+    steps: list[Any] = [3, 3, "4", 4.0, True, None, 10**30]
+
+    async def work(store: DuckDBStore) -> None:
+        for number, step in enumerate(steps):
+            made = make_rollout(number, run="r")
+            await store.add_rollout(replace(made, metadata={"global_step": step}))
+        for sequence, (start, end) in enumerate(((7, 7), (7, 8), (8, 8), (7, 7))):
+            call = replace(
+                make_call(0, sequence), weight_version_start=start, weight_version_end=end
+            )
+            await store.commit_call(call, ())
+        await store.add_event(make_event(0, EventKind.REWARD, reward=0.5))
+        await store.add_event(make_event(0, EventKind.CLOSED))
+        await store.add_event(make_event(6, EventKind.DELETED))
+        found = store.run_points("r")
+        assert [point.step for point in found] == [3, 3, None, None, None, None]
+        assert (found[0].reward, found[0].length, found[0].open) == (0.5, 16, False)
+        assert found[0].versions == ((7, 8), (8, 4), (None, 4))
+        assert (found[1].open, found[1].cohort, found[1].versions) == (True, "group-1", ())
+        assert store.run_points("r", frozenset({rollout_id(1)})) == (found[1],)
+        assert store.run_points("other") == ()
+
+    with_store(tmp_path / "store.duckdb", work)
+
+
+def test_where_the_weights_went_back_older_rollouts_have_no_age(tmp_path: Path) -> None:
+    async def work(store: DuckDBStore) -> None:
+        for number, started in ((0, 5), (1, 25)):
+            await store.add_rollout(make_rollout(number))
+            call = make_call(number, 0)
+            await store.commit_call(
+                replace(call, started_us=started, weight_version_start=7, weight_version_end=7),
+                (),
+            )
+        await store.add_weight_update(WeightUpdate(1, 1, "ready", 9))
+        assert [row.behind for row in store.list_rollouts(RolloutQuery()).rows] == [2, 2]
+        await store.add_weight_update(WeightUpdate(2, 20, "ready", 8))
+        assert [row.behind for row in store.list_rollouts(RolloutQuery()).rows] == [1, None]
 
     with_store(tmp_path / "store.duckdb", work)
 
