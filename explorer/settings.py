@@ -138,6 +138,22 @@ class Settings(HostingSettings, SignInSettings):
     keepalive_s: float = Field(
         5.0, gt=0, description="Time between keep-alive comments on a held stream (seconds)."
     )
+    fence_wait_s: float = Field(
+        30.0,
+        ge=0,
+        description=(
+            "Longest wait of a call while a trainer loads new weights; then it is answered "
+            "with 429, which SDKs try again (seconds)."
+        ),
+    )
+    fence_engine_control: Literal["off", "auto"] = Field(
+        "off",
+        description=(
+            "`auto` drives a vLLM that runs in development mode when weights change: it is "
+            "paused, told the new version, its prefix cache reset, and resumed; what it calls "
+            "its weights is read before and after each call."
+        ),
+    )
     retry_window_s: float = Field(
         600.0,
         ge=0,
@@ -145,6 +161,11 @@ class Settings(HostingSettings, SignInSettings):
             "How long a reply is kept for a retry of the same request, told by an "
             "idempotency key or an SDK's retry counter; 0 keeps none (seconds)."
         ),
+    )
+    token_in: bool = Field(
+        default=False,
+        description="Whether the prompts of new rollouts begin with the exact ids of the call "
+        "that they continue, where a rollout does not say it itself.",
     )
     one_system: bool = Field(
         False,
@@ -177,6 +198,18 @@ class Settings(HostingSettings, SignInSettings):
     )
     top_logprobs: int = Field(
         0, ge=0, le=20, description="Alternatives recorded per sampled token (0 to 20)."
+    )
+    delta_ratio_low: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Least ratio of trainer to rollout probability that counts as noise.",
+    )
+    delta_ratio_high: float = Field(
+        1.1, ge=1, le=1000, description="Greatest such ratio that counts as noise."
+    )
+    importance_cap: float = Field(
+        2.0, gt=0, le=1000, description="Cap of truncated importance weights, as shown."
     )
     sql_console: bool | None = Field(
         None,

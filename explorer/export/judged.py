@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -80,11 +80,17 @@ class JudgedRollouts:
         store: where records come from.
         policy: reads the policy in force.
         now_us: clock for the summary rows (microseconds).
+        after: what else is kept of a verdict for listings, told of each new one.
     """
 
     def __init__(
-        self, store: Store, policy: Callable[[], Policy], now_us: Callable[[], int]
+        self,
+        store: Store,
+        policy: Callable[[], Policy],
+        now_us: Callable[[], int],
+        after: Callable[[Judged], Awaitable[None]] | None = None,
     ) -> None:
+        self._after = after
         self._store = store
         self._policy = policy
         self._now_us = now_us
@@ -191,6 +197,8 @@ class JudgedRollouts:
         # A store that is only shown keeps the summaries it has.
         with suppress(StoreReadOnly):
             await self._store.add_judgement(row)
+        if self._after is not None:
+            await self._after(judged)
 
 
 def rules_of(policy: Policy) -> str:

@@ -56,7 +56,7 @@ def test_others_go_on_while_a_prompt_is_scored_and_sampling_agrees_with_it() -> 
     row = [*reply["prompt_token_ids"], *choice["token_ids"]]
     runtime.submit("score", "s", {"prompt": row, "max_tokens": 1, "prompt_logprobs": 0})
     runtime.submit("other", "o", asked)
-    answers = {}
+    answers: dict[str, Any] = {}
     while len(answers) < 2:
         answers |= {answer.name: json.loads(answer.body) for answer in runtime.step()}
     scores = answers["score"]["choices"][0]["prompt_logprobs"][-len(sampled) :]
