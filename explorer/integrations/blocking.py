@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -186,6 +186,44 @@ class ExplorerServer:
         if announced and announced.group(1) != hashlib.sha256(raw).hexdigest():
             raise DamagedTransfer(f"the trace of {rollout_id} was damaged on its way")
         return raw
+
+    def weights(
+        self, state: str | None = None, weight_version: int | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """The weight fence: with a state it is told, without one it is asked.
+
+        Args:
+            state: "syncing" closes the fence, "ready" opens it with `weight_version`.
+            more: `drain`, `wait_s`, `lease_s`, `weights_path`, `engine_weight_label`.
+        """
+        told = {"state": state, "weight_version": weight_version} | more
+        answer: dict[str, Any] = (
+            self.request("GET", "/api/v1/weights")
+            if state is None
+            else self.request("POST", "/api/v1/weights", told)
+        )
+        return answer
+
+    def post_trainer_logprobs(
+        self,
+        rollout_id: str,
+        weight_version: int,
+        calls: Sequence[Mapping[str, Any]],
+        **more: str,
+    ) -> dict[str, Any]:
+        """What a trainer computed for the sampled tokens of a rollout's calls.
+
+        Args:
+            weight_version: of the weights that computed them.
+            calls: each with `call_id`, `per_token_logps` and, to be checked, its
+                `completion_token_ids`.
+            more: `source` and `kind`.
+        """
+        body = {"weight_version": weight_version, "calls": list(calls)} | more
+        answer: dict[str, Any] = self.request(
+            "POST", _of(rollout_id, "/trainer-logprobs"), body
+        )
+        return answer
 
     def capture_audit(self, rollout_id: str, **query: str) -> dict[str, Any]:
         """Everything that reached the proxy under a rollout, trainable or not."""

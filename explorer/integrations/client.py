@@ -6,7 +6,7 @@ Must not know: anything inside the server; it speaks HTTP like anyone else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
@@ -148,6 +148,32 @@ class ExplorerClient:
     async def show(self, rollout_id: str) -> dict[str, Any]:
         """Status, counts and verdict."""
         answer: dict[str, Any] = await self.request("GET", f"/api/v1/rollouts/{rollout_id}")
+        return answer
+
+    async def weights(
+        self, state: str | None = None, weight_version: int | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """The weight fence: with a state it is told, without one it is asked."""
+        told = {"state": state, "weight_version": weight_version} | more
+        answer: dict[str, Any] = (
+            await self.request("GET", "/api/v1/weights")
+            if state is None
+            else await self.request("POST", "/api/v1/weights", told)
+        )
+        return answer
+
+    async def post_trainer_logprobs(
+        self,
+        rollout_id: str,
+        weight_version: int,
+        calls: Sequence[Mapping[str, Any]],
+        **more: str,
+    ) -> dict[str, Any]:
+        """What a trainer computed for the sampled tokens of a rollout's calls."""
+        body = {"weight_version": weight_version, "calls": list(calls)} | more
+        answer: dict[str, Any] = await self.request(
+            "POST", f"/api/v1/rollouts/{rollout_id}/trainer-logprobs", body
+        )
         return answer
 
     async def engine(self) -> dict[str, Any]:

@@ -18,8 +18,11 @@ from explorer.integrations.trl.guard import (
     guard_rollout_func,
     guarded_harness_rollout_func,
 )
+from explorer.integrations.trl.logprobs import TrainerLogprobs
+from explorer.integrations.trl.push import WeightPush
 from explorer.integrations.trl.rewards import captured_reward, skip_unscored
 from explorer.integrations.trl.rollout import LiveRollouts, ReplayedRollouts, calling
+from explorer.integrations.trl.weights import WeightFence
 
 __all__ = [
     "Agent",
@@ -37,7 +40,10 @@ __all__ = [
     "Row",
     "RowOptions",
     "TraceRefused",
+    "TrainerLogprobs",
     "UnscoredRollout",
+    "WeightFence",
+    "WeightPush",
     "branches",
     "calling",
     "captured_reward",

@@ -28,6 +28,8 @@ from explorer.integrations.attempts import (
 from explorer.integrations.blocking import ExplorerServer, TraceRefused
 from explorer.integrations.contract import read_trace
 from explorer.integrations.trl.batch import Captured, RowOptions, check_trainer, make_batch
+from explorer.integrations.trl.logprobs import TrainerLogprobs
+from explorer.integrations.trl.push import WeightPush
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class LiveRollouts:
         at_once: how many agents run at the same time.
         model: the name that agents send; the engine's by default.
         sampling: fixed for every call of a rollout; the temperature is the trainer's.
+        weights: the callback that pushes weights, which may wait for this batch.
+        logprobs: posts what the trainer's model says of the batch, before its step.
     """
 
     server: ExplorerServer
@@ -64,12 +68,16 @@ class LiveRollouts:
     at_once: int = 8
     model: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    weights: WeightPush | None = None
+    logprobs: TrainerLogprobs | None = None
     # Tells the groups of two trainings in one run apart.
     _tag: str = field(default_factory=lambda: secrets.token_hex(3), repr=False)
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """One row for each prompt, in order; see `make_batch`."""
         check_trainer(trainer, self.options)
+        if self.weights is not None:
+            self.weights.before_rollouts(trainer)
         model = self.model or self.server.model()
         started: list[Attempt | None] = [None] * len(prompts)
 
@@ -94,7 +102,11 @@ class LiveRollouts:
                     if attempt is not None:
                         attempt.stop.set()
                 raise
-        return make_batch(captured, trainer, self.options)
+        batch = make_batch(captured, trainer, self.options)
+        if self.logprobs is not None and is_training(trainer):
+            known = [(one.rollout_id, one.trace) for one in captured if one.trace is not None]
+            self.logprobs.post(known, trainer)
+        return batch
 
     def _wanted(self, prompt: Any, place: int, trainer: Any) -> dict[str, Any]:
         step = getattr(getattr(trainer, "state", None), "global_step", 0)
