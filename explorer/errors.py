@@ -11,6 +11,7 @@
         NotFound           404  no such object
         UpgradeUnsupported 426  websockets are not spoken here
         NotTrainable       409  with the verdict's reasons
+        RescoringRefused   409  the engine would be compared with other weights, or unlike
         SecretsUndecided   409  what looks like a secret waits for a person, or is withheld
         QueryFailed        422  an SQL query, in the database's words
         AccessDenied       403  host, origin, role, scope or grant
@@ -149,6 +150,13 @@ class ExternalCustodyUnsupported(RequestRefused):
 class NotTrainable(RequestRefused):
     status = 409
     code = "not_trainable"
+
+
+class RescoringRefused(RequestRefused):
+    """What the engine would say now cannot be compared with what it said when sampling."""
+
+    status = 409
+    code = "rescoring_refused"
 
 
 class SecretsUndecided(RequestRefused):
@@ -373,6 +381,20 @@ class RateLimited(CapacityReached):
     """Too many requests of one address or person; `Retry-After` says when to go on."""
 
     code = "rate_limited"
+
+
+class WeightsSyncing(CapacityReached):
+    """New weights are being loaded and the call waited as long as it may; try again."""
+
+    code = "weights_syncing"
+
+
+class EngineNotTold(ExplorerError):
+    """The engine did not take a step of a weight update; the fence stays shut."""
+
+    status = 502
+    code = "engine_not_told"
+    retryable = True
 
 
 class PublicAddressDead(ExplorerError):

@@ -6,6 +6,7 @@ Owns: these routes and their shapes. Must not know: how δ is computed, SQL.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse
 from explorer.capture.ids import now_us
 from explorer.errors import NotFound
 from explorer.export.deltas import DeltaSummaries
+from explorer.export.rescoring import Rescoring
 from explorer.export.telling import read_told, take
 from explorer.records import RolloutId
 from explorer.web import api_requests as requests
@@ -39,6 +41,32 @@ async def post_trainer_logprobs(rollout_id: str, request: Request, api: Api) -> 
     await refresh(request, api, known)
     return JSONResponse(
         {"stored": taken.stored, "replaced": taken.replaced, "unchanged": taken.unchanged}
+    )
+
+
+@programs.post("/rollouts/{rollout_id}/rescore", dependencies=[CanChange])
+async def rescore_rollout(rollout_id: str, request: Request, api: Api) -> JSONResponse:
+    """Has the engine score again what it sampled, while it still has the same weights.
+
+    What comes back is the noise floor of the engine: stored as kind `rescored`, with the
+    engine as the source. Calls that cannot be compared are left out, each with the reason;
+    where none can be, nothing is asked and the answer is 409.
+    """
+    known = requests.checked_id(rollout_id)
+    judged = await judged_or_404(api, known)
+    again = await cast("Rescoring", request.app.state.rescoring)(judged)
+    taken = await take(api.store, judged.record, again.told, now_us())
+    await refresh(request, api, known)
+    return JSONResponse(
+        {
+            "stored": taken.stored,
+            "replaced": taken.replaced,
+            "unchanged": taken.unchanged,
+            "source": again.told.source,
+            "weight_version": again.told.weight_version,
+            "skipped": [asdict(each) for each in again.skipped],
+            "tokens_read": again.tokens,
+        }
     )
 
 
