@@ -9,7 +9,7 @@ fixed rule, and what the others hold is named, never dropped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -124,7 +124,25 @@ def choose_row(trace: Trace, rule: BranchRule = "most_supervised") -> Row:
     return _row(path, others)
 
 
-def _row(path: Sequence[Turn], others: Sequence[Turn]) -> Row:
+def all_rows(trace: Trace) -> list[Row]:
+    """One row for every branch in which a token trains; a call that branches share trains
+    in the first of them and is context in the others."""
+    owned: set[str] = set()
+    rows = []
+    for path in branches(trace):
+        new = {turn.node_id for turn in path if turn.supervised} - owned
+        if new:
+            used = {turn.node_id for turn in path}
+            others = [turn for turn in trace.turns if turn.node_id not in used]
+            rows.append(_row(path, others, owned))
+            owned |= new
+    if sum(row.supervised for row in rows) != trace.supervised:
+        raise ValueError("a token of the rollout was lost or counted twice")
+    return rows
+
+
+def _row(path: Sequence[Turn], others: Sequence[Turn], context: Set[str] = frozenset()) -> Row:
+    """The row of a path; the calls of `context` do not train in it."""
     sampled = [turn for turn in path if turn.completion_ids]
     first = sampled[0]
     ids: list[int] = []
@@ -135,7 +153,8 @@ def _row(path: Sequence[Turn], others: Sequence[Turn]) -> Row:
         between = turn.prompt_ids[len(first.prompt_ids) + len(ids) :]
         ids += (*between, *turn.completion_ids)
         logprobs += (*(0.0 for _ in between), *turn.logprobs)
-        mask += (*(0 for _ in between), *turn.completion_mask)
+        own = (0,) * len(turn.completion_ids) if turn.node_id in context else None
+        mask += (*(0 for _ in between), *(own or turn.completion_mask))
     row = Row(
         prompt_ids=first.prompt_ids,
         completion_ids=tuple(ids),
@@ -149,7 +168,8 @@ def _row(path: Sequence[Turn], others: Sequence[Turn]) -> Row:
     whole = row.prompt_ids + row.completion_ids
     if whole != last.prompt_ids + last.completion_ids:
         raise ValueError(f"the calls before {last.node_id} are not the beginning of its prompt")
-    if row.supervised != sum(turn.supervised for turn in path):
+    wanted = sum(turn.supervised for turn in path if turn.node_id not in context)
+    if row.supervised != wanted:
         raise ValueError("a token of the branch was lost or counted twice")
     return row
 

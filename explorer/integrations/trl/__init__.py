@@ -22,7 +22,9 @@ from explorer.integrations.trl.logprobs import TrainerLogprobs
 from explorer.integrations.trl.push import WeightPush
 from explorer.integrations.trl.rewards import captured_reward, skip_unscored
 from explorer.integrations.trl.rollout import LiveRollouts, ReplayedRollouts, calling
+from explorer.integrations.trl.transfer import FencedTransfer
 from explorer.integrations.trl.weights import WeightFence
+from explorer.integrations.trl.worker import ExplorerRolloutWorker, GroupOptions
 
 __all__ = [
     "Agent",
@@ -30,8 +32,11 @@ __all__ = [
     "CommandAgent",
     "Ended",
     "Endpoint",
+    "ExplorerRolloutWorker",
     "ExplorerServer",
+    "FencedTransfer",
     "Finished",
+    "GroupOptions",
     "LiveRollouts",
     "MalformedTrace",
     "MasklessRollouts",
