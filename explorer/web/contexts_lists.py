@@ -20,6 +20,7 @@ from explorer.web.contexts import (
     page,
     said,
 )
+from explorer.web.contexts_run_charts import RunCharts
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,5 +188,8 @@ class RunPage:
     next_href: str | None = said("Address of the next groups, null on the last page.")
     previous_href: str | None = said("Address of the groups before, null on the first page.")
     histograms: tuple[Histogram, ...] = said("Spread of rewards and lengths.")
+    charts: RunCharts = said("The run over its steps.")
+    stamp: str = said("What a reader names as `since` to be told only of what is newer.")
+    live: bool = said("Whether a rollout is open or new, so that the page looks for more.")
     list_href: str = said("Address of the list of this run's rollouts.")
     problems: tuple[str, ...] = said("What could not be read and was ignored.")

@@ -15,16 +15,15 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from explorer.capture.ids import now_us
 from explorer.errors import NotFound
 from explorer.store.interface import Store
-from explorer.store.queries import RolloutQuery
+from explorer.store.queries import RolloutQuery, RunSummary
 from explorer.web.contexts import Crumb
-from explorer.web.contexts_lists import RunPage
 from explorer.web.frames import frame
 from explorer.web.list_files import csv_lines, parquet_parts
 from explorer.web.list_page import PATH, rollout_list
 from explorer.web.list_query import checked, href, read_address
 from explorer.web.pages import page_and_twin
 from explorer.web.render import respond, wants_twin
-from explorer.web.run_grid import run_page, runs_page
+from explorer.web.run_grid import run_page, runs_page, stamp_of
 from explorer.web.services import services_of
 
 router = APIRouter(include_in_schema=False)
@@ -40,18 +39,21 @@ async def runs(request: Request) -> Response:
 
 @page_and_twin(router, "/runs/{run:path}")
 async def run(request: Request, run: str) -> Response:
-    """Groups × samples of one run."""
+    """Groups × samples of one run; 204 when nothing was stored `since` a page's stamp."""
     crumbs = (Crumb("Runs", "/runs"), Crumb(run, None))
     outline = frame(request, title=f"Run {run}", section="runs", crumbs=crumbs)
     store, query = services_of(request).store, dict(request.query_params)
 
-    def build() -> RunPage:
+    def summary_of() -> RunSummary:
         summary = store.run_summary(run)
         if summary is None:
             raise NotFound(f"no run on this server is called “{run}”")
-        return run_page(store, outline, summary, query)
+        return summary
 
-    return await respond(request, build)
+    since = query.pop("since", "")
+    if since and since == await asyncio.to_thread(lambda: stamp_of(store, summary_of())):
+        return Response(status_code=204, headers={"Cache-Control": "no-store"})
+    return await respond(request, lambda: run_page(store, outline, summary_of(), query))
 
 
 @page_and_twin(router, PATH)

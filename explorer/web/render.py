@@ -20,13 +20,13 @@ from fastapi import Request
 from fastapi.responses import Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from explorer.web import words
+from explorer.web import charts, words
 from explorer.web.assets import find, static_url
 from explorer.web.keys import KEYS
 from explorer.web.workers import in_page_thread
 
 # What a template may use beside its context; the test of contexts knows this list.
-AMBIENT = ("static", "theme", "keys", "words")
+AMBIENT = ("static", "theme", "keys", "words", "plots")
 THEMES = ("light", "dark")
 COMPRESS_ABOVE = 1024
 LARGE = 256 * 1024
@@ -43,7 +43,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(static=static_url, words=words, keys=KEYS)
+    made.globals.update(static=static_url, words=words, plots=charts, keys=KEYS)
     made.filters.update(count=words.thousands)
     return made
 

@@ -19,11 +19,14 @@ from explorer.web.contexts_lists import GroupRow, Histogram, HistogramBar, RunPa
 from explorer.web.frames import list_href, run_href, with_query
 from explorer.web.lists import group_row, now_us, run_row
 from explorer.web.pretty import safe_text
+from explorer.web.run_charts import run_charts
 
 GROUPS = 40
 SAMPLES = 32
 RUNS = 200
 BINS = 12
+# A run without an open rollout may be between two steps for so long.
+LIVE_US = 30 * 60 * 1_000_000
 NO_GROUP = "(no task given)"
 
 _RUN_SORTS = {
@@ -81,10 +84,17 @@ def runs_page(store: Store, frame: Frame, query: Mapping[str, str]) -> RunsPage:
     )
 
 
+def stamp_of(store: Store, summary: RunSummary) -> str:
+    """Differs whenever something was stored; cheap, so that a page may ask often."""
+    return f"{store.health().commits}.{summary.n_rollouts}.{summary.n_calls}"
+
+
 def run_page(
     store: Store, frame: Frame, summary: RunSummary, query: Mapping[str, str]
 ) -> RunPage:
     """The grid of one run."""
+    # Read first: what is stored meanwhile is told the next time, never left out.
+    stamp, now = stamp_of(store, summary), now_us()
     known = tuple(key.value for key in GroupSort)
     asked = query.get("sort", "")
     sort, descending = _sort(asked, known, "name")
@@ -104,7 +114,7 @@ def run_page(
     problem = f"sort “{asked[:80]}” is not one of {', '.join(known)}, with - for descending"
     return RunPage(
         frame=frame,
-        summary=run_row(summary, now_us()),
+        summary=run_row(summary, now),
         groups=groups,
         width=width,
         columns=_columns(groups, width),
@@ -121,6 +131,9 @@ def run_page(
             histogram("Reward", spread.rewards, summary.n_rollouts),
             histogram("Sampled tokens", spread.lengths, summary.n_rollouts),
         ),
+        charts=run_charts(store.run_points(summary.run), store.run_deltas(summary.run)),
+        stamp=stamp,
+        live=summary.n_open > 0 or now - summary.last_created_us < LIVE_US,
         list_href=list_href(run=filters.written(summary.run)),
         problems=(safe_text(problem),) if bad else (),
     )
