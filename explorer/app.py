@@ -27,15 +27,22 @@ from explorer.access.signing_in import SignIn
 from explorer.capture import refusing
 from explorer.capture.credentials import take_from_path
 from explorer.capture.desk import Desk
+from explorer.capture.driver import Surroundings
+from explorer.capture.fence_desk import FenceDesk
 from explorer.capture.ids import now_us
 from explorer.capture.manifest_route import asked_for
 from explorer.capture.proxy import CaptureProxy, ProxyOptions
 from explorer.capture.watch import SetUpWatch
 from explorer.certifier import Certifier
+from explorer.engine.fence import make_control
 from explorer.engine.protocol import Engine
+from explorer.engine.suffix import Suffixes
+from explorer.engine.suffix_here import prompts_of
 from explorer.errors import StoreReadOnly
 from explorer.export.dataset.planning import Source
+from explorer.export.deltas import DeltaSummaries, limits_of
 from explorer.export.judged import JudgedRollouts
+from explorer.export.rescoring import Rescoring
 from explorer.export.sealing import Sealing
 from explorer.export.secrets import SecretScans
 from explorer.export.signing import SigningKey, read_signing_key
@@ -60,7 +67,10 @@ from explorer.vocabularies import Vocabularies
 from explorer.web import (
     account,
     api,
+    api_weights,
     dataset_routes,
+    delta_routes,
+    delta_tab,
     exports,
     grant_routes,
     imports,
@@ -103,6 +113,7 @@ class Application:
             now_us,
             settings.model,
             interval_s=settings.probe_interval_s,
+            suffixes=Suffixes(engine, prompts_of(engine, settings)),
         )
         self.policy: Policy = policy_of(settings)
         self.desk = Desk(
@@ -112,16 +123,26 @@ class Application:
             SetUpWatch(self.certifier.trouble),
         )
         self.custody = ExternalCustody.of(settings, os.environ)
-        self.proxy = CaptureProxy(
+        self.fences = FenceDesk(
+            store,
+            make_control(engine, settings.fence_engine_control),
+            settings.fence_wait_s,
+            now_us,
+            self.certifier.weights_changed,
+        )
+        around = Surroundings(
             self.desk,
             engine,
             store,
-            _proxy_options(settings),
-            view=self.certifier,
-            learner=self.vocabularies,
+            self.certifier,
+            self.fences,
             gatekeeper=self.custody.gatekeeper if self.custody else None,
         )
-        self.judged = JudgedRollouts(store, lambda: self.policy, now_us)
+        self.proxy = CaptureProxy(
+            around, _proxy_options(settings), self.certifier, self.vocabularies
+        )
+        self.deltas = DeltaSummaries(store, lambda: limits_of(settings), now_us)
+        self.judged = JudgedRollouts(store, lambda: self.policy, now_us, self.deltas.write)
         self.live = LiveRollouts(store, self.judged)
         self.rejudging = Rejudging(store, self.judged, lambda: self.policy)
         self.secrets = SecretScans(store, self.vocabularies.get, now_us)
@@ -194,6 +215,13 @@ class Application:
             dependencies=[Depends(authorise)],
         )
         app.state.access = self.access
+        app.state.deltas = self.deltas
+        app.state.rescoring = Rescoring(
+            self.engine,
+            lambda: self.certificate,
+            self.fences.fence,
+            self.settings.engine_timeout_s,
+        )
         app.state.hiding = HiddenSecrets(self.secrets)
         app.state.gate = self.access.gate
         app.state.sign_in = self.sign_in
@@ -205,7 +233,7 @@ class Application:
             certificate=lambda: self.certificate,
             vocabulary=self.vocabularies.get,
             started_us=now_us(),
-            alert=lambda: self.desk.watch.reason or self.public.reason,
+            alert=lambda: self.desk.watch.reason or self.public.reason or self.fences.alert,
             index=self.index,
             secrets=self.secrets,
             sealing=self.sealing,
@@ -223,10 +251,14 @@ class Application:
             access=self.access,
             public=self.public,
             remove=self.removal,
+            fences=self.fences,
         )
         app.include_router(api.router)
         app.include_router(exports.router)
         app.include_router(receipt_routes.programs)
+        app.include_router(delta_routes.programs)
+        app.include_router(delta_tab.programs)
+        app.include_router(api_weights.programs)
         app.include_router(imports.router)
         app.include_router(notes.programs)
         app.include_router(secret_pages.programs)
@@ -280,6 +312,8 @@ class Application:
             ),
         )
         await self.engine.start()
+        # Before the probe: an engine of ours may load the weights that it had again.
+        await self.fences.start()
         await self.certifier.start()
         await self.desk.start()
         self.rejudging.start()
@@ -304,6 +338,7 @@ class Application:
         await self.scanning.stop()
         await self.indexing.stop()
         await self.proxy.stop()
+        await self.fences.stop()
         await self.vocabularies.stop()
         await self.engine.stop()
         if self.custody is not None:

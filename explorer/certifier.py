@@ -11,9 +11,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+from explorer.capture.token_in import Book
+from explorer.capture.token_in_call import TokenInPlan
 from explorer.engine.probe import MODEL_SERVED, certify
 from explorer.engine.protocol import Engine
+from explorer.engine.suffix import EngineSuffix, SuffixTokenizer
+from explorer.engine.token_in import TakesIds
 from explorer.errors import ExplorerError
 from explorer.records import NOT_CERTIFIED, CaptureLevel, Certificate
 
@@ -33,6 +38,7 @@ class Certifier:
         model: name to ask for while no certificate says one.
         interval_s: time between probes of an engine that gives no cause for doubt
             (seconds); 0 never asks again.
+        suffixes: tokenises what conversations add; None lets the engine do it.
     """
 
     def __init__(
@@ -42,8 +48,10 @@ class Certifier:
         now_us: Callable[[], int],
         model: str | None,
         interval_s: float = 0.0,
+        suffixes: SuffixTokenizer | None = None,
     ) -> None:
         self._engine = engine
+        self._suffixes = suffixes or EngineSuffix(engine)
         self._interval_s = interval_s
         self._routine: asyncio.Task[None] | None = None
         self._keep = keep
@@ -54,6 +62,8 @@ class Certifier:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.latest: Certificate | None = None
+        # Fingerprints of the certified process with weights that were loaded since.
+        self._same_process: set[str] = set()
 
     async def start(self) -> None:
         """The first probe; an engine that is away is probed again until it answers."""
@@ -83,7 +93,7 @@ class Certifier:
             again = await certify(self._engine, self._now_us())
             # The certificate in force stays while nothing differs: a call that is under way
             # must not lose it for having been asked about.
-            if self.latest is None or _conclusions(again) != _conclusions(self.latest):
+            if self.latest is None or not self._same(again, self.latest):
                 log.warning("engine: a routine probe found another engine: probing again")
                 self.trouble()
 
@@ -91,6 +101,7 @@ class Certifier:
         before = self._troubles
         certificate = await certify(self._engine, self._now_us())
         self.latest = certificate
+        self._same_process.clear()
         for failure in certificate.failures:
             log.warning("engine: %s", failure)
         if certificate.engine_name == UNREACHABLE:
@@ -124,6 +135,14 @@ class Certifier:
             return CaptureLevel.TOKENS
         return self.latest.capture_level
 
+    def token_in(self, book: Book) -> TokenInPlan:
+        """How prompts are continued by their ids: as the probe found, and while in doubt
+        about the engine not at all."""
+        latest = self.latest
+        sure = latest is not None and not self._doubt
+        takes = TakesIds.told_by(latest.numbers) if sure and latest else TakesIds()
+        return TokenInPlan(book, takes, self._suffixes)
+
     def model(self) -> str | None:
         """The model name to ask for; None keeps the caller's."""
         if self.latest is None or self.latest.model == "unknown":
@@ -143,11 +162,23 @@ class Certifier:
             ("model", latest.numbers.get(MODEL_SERVED), model),
         )
         for what, known, seen in proved:
-            if None not in (known, seen) and known != seen:
+            if None not in (known, seen) and known != seen and seen not in self._same_process:
                 log.warning("engine: %s %s became %s: probing again", what, known, seen)
                 self.trouble()
                 return NOT_CERTIFIED
         return latest.certificate_id
+
+    def weights_changed(self, fingerprint: str | None) -> None:
+        """The certified process has other weights now. What was proved of its logprobs, its
+        tokenizer and its template does not depend on them, so the certificate stays in
+        force; the next routine probe asks again."""
+        if fingerprint is not None:
+            self._same_process.add(fingerprint)
+
+    def _same(self, again: Certificate, latest: Certificate) -> bool:
+        if again.fingerprint in self._same_process:
+            again = replace(again, fingerprint=latest.fingerprint)
+        return _conclusions(again) == _conclusions(latest)
 
     def trouble(self) -> None:
         """The engine may be another one when it answers next; from any thread."""

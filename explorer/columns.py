@@ -182,6 +182,11 @@ _CALL_DETAIL = (
         "The engine's spans: [label, weight version or null, start, end].",
         unit="array",
     ),
+    Column(
+        "routed_experts",
+        Kind.TEXT,
+        "Type, shape and extras digest of the experts in the engine's reply.",
+    ),
     Column("certificate_id", Kind.TEXT, "Certificate in force; `none`: nothing was proved."),
     Column("requested_sampling", Kind.JSON, "Sampling values the harness asked for."),
     Column("submitted_sampling", Kind.JSON, "Sampling values sent to the engine."),

@@ -78,6 +78,7 @@ class FailureKind(StrEnum):
     CONTEXT = "context"
     UNSUPPORTED = "unsupported"
     STORE_FAILED = "store_failed"
+    FENCED = "fenced"
 
 
 class CaptureLevel(StrEnum):
@@ -327,6 +328,8 @@ class Call:
     ``logprobs`` has one entry per completion id, or is None when not captured.
     ``certificate_id`` names what was proved about the engine when it answered; None
     leaves it to the rollout's own certificate, `NOT_CERTIFIED` says nothing was.
+    ``routed_experts`` stands for the experts that the engine named, which are in its reply:
+    their type, shape and digest (`custody.routes.commitment`).
     ``top_logprobs`` is None or the engine's alternatives as JSON bytes: a list,
     one entry per completion id, of ``[token_id | null, text, logprob]`` triples.
     """
@@ -355,6 +358,7 @@ class Call:
     weight_version_end: int | None = None
     engine_weight_label: str | None = None
     weight_spans: tuple[WeightSpan, ...] = ()
+    routed_experts: str | None = None
     certificate_id: str | None = None
     requested_sampling: dict[str, Any] = field(default_factory=dict)
     submitted_sampling: dict[str, Any] = field(default_factory=dict)

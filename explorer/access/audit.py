@@ -56,6 +56,7 @@ class Event(StrEnum):
     DATASET_FAILED = "dataset_failed"
     DATASET_REMOVED = "dataset_removed"
     DATASET_SCHEDULE = "dataset_schedule"
+    WEIGHTS_TOLD = "weights_told"
     DEMO_RESET = "demo_reset"
     SERVER_STARTED = "server_started"
 

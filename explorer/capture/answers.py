@@ -15,7 +15,7 @@ from typing import Any
 from explorer.engine.protocol import EngineReply
 from explorer.engine.reply import ParsedReply
 from explorer.engine.replyfacts import error_message
-from explorer.errors import ExplorerError
+from explorer.errors import ExplorerError, WeightsSyncing
 from explorer.records import Dialect, FailureKind
 from explorer.wire.protocol import CONTEXT_OVERFLOW, Target, Wire, WireError
 
@@ -27,6 +27,7 @@ STREAM_HEADERS: Headers = (
     ("x-accel-buffering", "no"),
 )
 SHOULD_NOT_RETRY = ("x-should-retry", "false")
+SHOULD_RETRY = ("x-should-retry", "true")
 _PASSED_STATUS = frozenset((400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504))
 _FINAL = frozenset((400, 401, 403, 404, 410, 413, 415, 422, 426, 501))
 _RETRY_HEADERS = ("retry-after", "retry-after-ms")
@@ -99,6 +100,8 @@ class Answers:
         headers: Headers = ()
         if error.retryable:
             headers = (("retry-after", str(error.details.get("retry_after_s", 1))),)
+        if isinstance(error, WeightsSyncing):
+            headers = (*headers, SHOULD_RETRY)
         return self.error(wire_error(error), headers, final=not error.retryable)
 
     def broken(self, status: int, code: str, detail: str) -> Outgoing:

@@ -1,7 +1,7 @@
 """Who may call, and where their calls go: live rollouts by key hash.
 
 Owns: rollouts as the proxy needs them in memory: state, next sequence, prefix index,
-calls in flight, the announced weight version.
+calls in flight.
 Must not know: HTTP, dialects.
 
 A rollout not in memory (after a restart, or long idle) is read back from the store
@@ -20,6 +20,8 @@ from explorer.capture.budgets import Ledger
 from explorer.capture.ids import hash_key, new_capture_key, new_rollout_id, now_us
 from explorer.capture.lineage import Lineage
 from explorer.capture.retries import Retries
+from explorer.capture.token_in import Book
+from explorer.capture.token_in_recall import stored_book
 from explorer.capture.watch import SetUpWatch
 from explorer.errors import NotFound, RolloutClosed, UnknownKey
 from explorer.records import (
@@ -51,6 +53,7 @@ class LiveRollout:
     ledger: Ledger = field(default_factory=Ledger)
     retries: Retries = field(default_factory=Retries)
     strays: int = 0
+    book: Book | None = None
     sampled_arguments: dict[str, str] = field(default_factory=dict)
     _arguments_size: int = 0
 
@@ -77,11 +80,13 @@ class LiveRollout:
         self.retries.clear()
         self.sampled_arguments.clear()
         self._arguments_size = 0
+        self.book = None
 
     @property
     def size_bytes(self) -> int:
         """Memory that the rollout takes, roughly (bytes)."""
-        return self.lineage.size_bytes + self.retries.size_bytes + self._arguments_size
+        book = 0 if self.book is None else self.book.size_bytes
+        return self.lineage.size_bytes + self.retries.size_bytes + self._arguments_size + book
 
     def take_sequence(self) -> int:
         """The place of the next call in arrival order."""
@@ -115,7 +120,6 @@ class Desk:
         self._by_key: dict[KeyHash, RolloutId] = {}
         self._known_keys: dict[KeyHash, RolloutId] = {}
         self._loading: dict[RolloutId, asyncio.Task[LiveRollout]] = {}
-        self.weight_version: int | None = None
         self.unknown_keys = 0
         self.watch = watch or SetUpWatch()
 
@@ -148,6 +152,7 @@ class Desk:
             Lineage(),
             ledger=Ledger(made.budgets, made.created_us),
             retries=Retries(self._retry_window_us),
+            book=Book() if made.token_in else None,
         )
         self._shrink()
         return made, key
@@ -216,6 +221,9 @@ class Desk:
             closed=state.status is not RolloutStatus.OPEN,
             ledger=Ledger(record.rollout.budgets, record.rollout.created_us, record.calls),
             retries=Retries(self._retry_window_us),
+            book=await asyncio.to_thread(stored_book, self._store, record)
+            if record.rollout.token_in
+            else None,
         )
         self._live[rollout_id] = live
         self._shrink()

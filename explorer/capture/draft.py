@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from explorer.capture.fence import Ended
 from explorer.capture.fingerprint import (
     message_digest,
     message_digests,
@@ -176,10 +177,11 @@ class Draft:
         time_us: int,
         reply: EngineReply,
         parsed: ParsedReply,
-        weight_version: int | None,
+        ended: Ended,
         certificate_id: str,
     ) -> None:
-        """The engine replied, well or not; `certificate_id` says what is proved of it."""
+        """The engine replied, well or not; `ended` says what is known of its weights,
+        `certificate_id` what is proved of it."""
         self.keep(reply)
         text = parsed.message.get("content") or parsed.message.get("reasoning") or ""
         self._facts |= {
@@ -192,7 +194,9 @@ class Draft:
             "upstream_id": parsed.upstream_id,
             "model_served": parsed.model,
             "engine_weight_label": parsed.weight_label,
-            "weight_version_end": weight_version,
+            "routed_experts": parsed.routed_experts,
+            "weight_version_end": ended.version,
+            "weight_spans": ended.spans,
             "certificate_id": certificate_id,
             "logprobs": parsed.logprobs,
             "top_logprobs": parsed.top_logprobs,
@@ -200,7 +204,7 @@ class Draft:
             "usage_completion": parsed.usage.get("completion"),
             "usage_cached": parsed.usage.get("cached"),
             "usage_reasoning": parsed.usage.get("reasoning"),
-            "notes": (*self._notes, *reply.notes, *parsed.notes),
+            "notes": (*self._notes, *reply.notes, *parsed.notes, *ended.notes),
             "preview": _preview(text, parsed.message),
             "failure_kind": parsed.failure,
             "failure_detail": parsed.failure_detail,

@@ -20,12 +20,14 @@ from explorer.capture.body import Receive
 from explorer.capture.desk import Desk, LiveRollout
 from explorer.capture.exchange import CallContext, Exchange
 from explorer.capture.external import Gatekeeper
+from explorer.capture.fence_desk import FenceDesk
 from explorer.capture.ids import now_us
 from explorer.capture.recall import earlier_calls
 from explorer.capture.retries import Answer, Attempt
 from explorer.custody.errors import LedgerError
 from explorer.custody.records import CaptureAdmission
 from explorer.engine.protocol import Engine, EngineRequest
+from explorer.engine.suffix import Extend, Extension
 from explorer.errors import (
     EngineRefusedStream,
     EngineTimeout,
@@ -34,6 +36,7 @@ from explorer.errors import (
 )
 from explorer.records import Call, CallStatus, CaptureLevel, FailureKind
 from explorer.store.interface import Store
+from explorer.trace.token_in import Fallback
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +62,23 @@ class Trouble(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every driver of a proxy shares; `gatekeeper` where a worker keeps the tokens."""
+    """What every call of a proxy works with.
+
+    Attributes:
+        desk: finds rollouts by key.
+        engine: samples.
+        store: makes calls durable.
+        view: told that the engine did not answer.
+        fences: says when calls may begin, and which weights sample.
+        gatekeeper: keeps the ledger where a worker keeps the tokens.
+        suffixes: tokenises what conversations add, for rollouts with token-in.
+    """
 
     desk: Desk
     engine: Engine
     store: Store
     view: Trouble
+    fences: FenceDesk
     gatekeeper: Gatekeeper | None = None
 
 
@@ -122,6 +136,8 @@ class Driver:
                     await self._obey(command)
         finally:
             self._live.in_flight.discard(call_id)
+            self._around.fences.fence.leave(call_id)
+            self._around.fences.poke()
             for pending in (*self._tasks, self._timer, self._watcher):
                 if pending is not None:
                     pending.cancel()
@@ -156,22 +172,20 @@ class Driver:
             case ev.Admit():
                 admitted = self._around.store.admit(command.admission)
                 admitted.add_done_callback(_forget)
-            case ev.Recall():
-                self._start(self._recall(command.call_ids))
-            case ev.CountPrompt():
-                self._start(self._count(command.body))
+            case ev.Recall() | ev.CountPrompt() | ev.Extend() | ev.AwaitFence():
+                self._start(self._prepare(command))
+                self._watch_client()
             case ev.Ask():
                 asking = self._stream if command.live else self._ask
                 self._engine_task = self._start(asking(command.request))
-                # A reply that comes at once needs nobody to watch the client meanwhile.
-                loop = asyncio.get_running_loop()
-                self._watcher = loop.call_later(_WATCH_AFTER_S, self._start_watching)
+                self._watch_client()
             case ev.CancelEngine():
                 if self._engine_task is not None:
                     self._engine_task.cancel()
             case ev.Authorise() | ev.Settle():
                 await self._custody(command)
             case ev.Commit():
+                self._around.fences.poke()
                 await self._commit(command)
             case ev.StartReply() | ev.Send():
                 await self._reply(command)
@@ -238,6 +252,32 @@ class Driver:
         with contextlib.suppress(OSError):
             await self._send(message)
 
+    def _watch_client(self) -> None:
+        """A reply that comes at once needs nobody to watch the client meanwhile."""
+        if self._watcher is None:
+            loop = asyncio.get_running_loop()
+            self._watcher = loop.call_later(_WATCH_AFTER_S, self._start_watching)
+
+    async def _await_fence(self) -> None:
+        refusal = await self._around.fences.let_in()
+        if refusal is None:
+            self.push(ev.LetIn(now_us()))
+        else:
+            self.push(ev.ShutOut(now_us(), refusal))
+
+    async def _prepare(
+        self, command: ev.Recall | ev.CountPrompt | ev.Extend | ev.AwaitFence
+    ) -> None:
+        """What must be known, or waited for, before the engine is asked."""
+        if isinstance(command, ev.AwaitFence):
+            await self._await_fence()
+        elif isinstance(command, ev.Recall):
+            await self._recall(command.call_ids)
+        elif isinstance(command, ev.CountPrompt):
+            await self._count(command.body)
+        else:
+            await self._extend(command.wanted)
+
     async def _recall(self, call_ids: tuple[str, ...]) -> None:
         rollout_id = self._live.rollout.rollout_id
         try:
@@ -256,22 +296,38 @@ class Driver:
             tokens = len(repr(body)) // _BYTES_PER_TOKEN
         self.push(ev.Counted(now_us(), tokens))
 
+    async def _extend(self, wanted: Extend) -> None:
+        plan = self.exchange.context.token_in
+        assert plan is not None, "only a call with a plan asks for it"
+        try:
+            found = await plan.suffixes.extend(wanted)
+        except Exception:  # the request edge: somebody's template must not lose a call
+            log.exception("call %s: no suffix", self.exchange.context.call_id)
+            found = Extension(reason=Fallback.TEMPLATE_NOT_EXTENDABLE)
+        self.push(ev.Extended(now_us(), found))
+
     async def _ask(self, request: EngineRequest) -> None:
+        label = self._around.fences.control.label
         try:
             async with asyncio.timeout(request.timeout_s + _GRACE_S):
+                before = await label()
                 reply = await self._around.engine.generate(request)
+                labels = (before, await label())
         except TimeoutError:
             self._engine_failed(EngineTimeout(f"no reply within {request.timeout_s:g} s"))
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
             self._engine_failed(error)
         else:
-            self.push(ev.EngineAnswered(now_us(), reply))
+            self.push(ev.EngineAnswered(now_us(), reply, labels))
 
     async def _stream(self, request: EngineRequest) -> None:
+        label = self._around.fences.control.label
         try:
             async with asyncio.timeout(request.timeout_s + _GRACE_S):
+                before = await label()
                 async for chunk in self._around.engine.stream(request):
                     self.push(ev.EngineChunk(now_us(), chunk))
+                labels = (before, await label())
         except TimeoutError:
             self._engine_failed(EngineTimeout(f"no whole reply in {request.timeout_s:g} s"))
         except EngineRefusedStream as error:
@@ -279,13 +335,14 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
             self._engine_failed(error)
         else:
-            self.push(ev.EngineStreamEnded(now_us()))
+            self.push(ev.EngineStreamEnded(now_us(), labels))
 
     def _engine_failed(self, error: Exception) -> None:
         if isinstance(error, UpstreamFailed):
             broke = ev.broke(now_us(), error)
             if broke.kind is FailureKind.UPSTREAM_UNREACHABLE:
                 self._around.view.trouble()
+                self._around.fences.engine_away()
             self.push(broke)
             return
         detail = f"the engine client failed: {type(error).__name__}: {error}"

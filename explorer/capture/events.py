@@ -14,9 +14,14 @@ from typing import Any
 from explorer.custody.admission import Served
 from explorer.custody.records import CaptureAdmission
 from explorer.engine.protocol import EngineReply, EngineRequest
-from explorer.errors import EngineMalformed, EngineTimeout, UpstreamFailed
+from explorer.engine.suffix import Extend as ExtendRequest
+from explorer.engine.suffix import Extension
+from explorer.errors import EngineMalformed, EngineTimeout, UpstreamFailed, WeightsSyncing
 from explorer.records import Admission, Body, Call, FailureKind
 from explorer.wire.neutral import Earlier
+
+Labels = tuple[str | None, str | None]
+NO_LABELS: Labels = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,12 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswered:
-    """The engine gave a whole reply, of any status."""
+    """The engine gave a whole reply, of any status; `labels` are what it called its weights
+    before and after."""
 
     time_us: int
     reply: EngineReply
+    labels: Labels = NO_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,14 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Extended:
+    """The ids that `Extend` asked for, or why there are none."""
+
+    time_us: int
+    found: Extension
+
+
+@dataclass(frozen=True, slots=True)
 class EngineChunk:
     """Some bytes of a live stream (`Ask.live`)."""
 
@@ -62,9 +77,10 @@ class EngineChunk:
 
 @dataclass(frozen=True, slots=True)
 class EngineStreamEnded:
-    """A live stream has ended, well or not; its own events say which."""
+    """A live stream has ended, well or not; its own events say which. `labels` as above."""
 
     time_us: int
+    labels: Labels = NO_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +155,26 @@ class Settled:
     time_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class LetIn:
+    """The fence is open again, for which `AwaitFence` waited."""
+
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShutOut:
+    """The fence stayed shut for as long as a call may wait."""
+
+    time_us: int
+    error: WeightsSyncing
+
+
 Event = (
     Received
     | Recalled
     | Counted
+    | Extended
     | EngineAnswered
     | EngineChunk
     | EngineStreamEnded
@@ -154,6 +186,8 @@ Event = (
     | Stopping
     | Authorised
     | Settled
+    | LetIn
+    | ShutOut
 )
 
 
@@ -176,6 +210,13 @@ class CountPrompt:
     """Let the engine count this body's prompt; answer with `Counted`."""
 
     body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Tokenise what a conversation adds to an earlier call; answer with `Extended`."""
+
+    wanted: ExtendRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +284,11 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitFence:
+    """New weights are being loaded; answer with `LetIn` or `ShutOut`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The call's life is over; no further event is taken."""
 
@@ -251,6 +297,7 @@ Command = (
     Admit
     | Recall
     | CountPrompt
+    | Extend
     | Ask
     | CancelEngine
     | Commit
@@ -260,4 +307,5 @@ Command = (
     | Done
     | Authorise
     | Settle
+    | AwaitFence
 )

@@ -8,8 +8,8 @@ Must not know: sockets, tasks, the clock, the database, any dialect's bytes.
 The reply's last byte is only ever sent after `Stored`. States:
 
     new ─Received▶ preparing ─Recalled, Counted▶ asking ─EngineAnswered▶ storing ─Stored▶ done
-                       │ Authorised (custody)      │ EngineChunk: live text (pass-through)
-                                                   │ ClientLeft, EngineBroke, Stopping ▶ storing
+                       │ LetIn, ShutOut (fence)    │ EngineChunk: live text (pass-through)
+                       │ Authorised (custody)      │ ClientLeft, EngineBroke, Stopping ▶ storing
 
 Size: the transitions of one machine; apart they could not be read.
 """
@@ -29,9 +29,11 @@ from explorer.capture.answers import Answers, Outgoing, failure_status
 from explorer.capture.budgets import FINAL_TURN_TEXT, Ledger, Reservation
 from explorer.capture.draft import Draft, Placement
 from explorer.capture.external import ExternalCall, check
+from explorer.capture.fence import Ended, Fence
 from explorer.capture.livereply import LiveReply
 from explorer.capture.sampling import SamplingPlan, Shaped, cap, shape
 from explorer.capture.spawning import spawned_by
+from explorer.capture.token_in_call import TokenInCall, TokenInPlan
 from explorer.engine.protocol import EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.engine.vocabulary import learn
@@ -42,6 +44,7 @@ from explorer.errors import (
     EngineMalformed,
     ExplorerError,
     StoreFailed,
+    WeightsSyncing,
 )
 from explorer.records import (
     NOT_CERTIFIED,
@@ -72,7 +75,7 @@ class CallContext:
 
     Attributes:
         place: finds the stored parent of (prompt ids, completion ids).
-        weight_version: reads the announced policy version now.
+        fence: lets calls in, and knows which weights sample.
         certificate: reads which certificate of the engine is in force now; given the
             fingerprint and model that a reply names, `NOT_CERTIFIED` when they are another
             engine's.
@@ -85,6 +88,7 @@ class CallContext:
             then comes with status 200.
         sampled_arguments: argument texts of the rollout's earlier tool calls, by id.
         external: the engine is a worker that keeps the tokens itself.
+        token_in: what prompts are continued by their ids with; None sends messages.
     """
 
     call_id: CallId
@@ -92,7 +96,6 @@ class CallContext:
     sequence: int
     plan: SamplingPlan
     place: Callable[[IdArray, IdArray], Placement]
-    weight_version: Callable[[], int | None]
     certificate: Callable[[str | None, str | None], str]
     known_ids: Container[int] | None = None
     timeout_s: float = 900.0
@@ -104,6 +107,8 @@ class CallContext:
     unary_keepalive: bool = False
     sampled_arguments: Mapping[str, str] = field(default_factory=dict)
     external: bool = False
+    token_in: TokenInPlan | None = None
+    fence: Fence = field(default_factory=Fence)
 
 
 # Asked of an engine whose stream is passed on: without usage a lost token could not be told.
@@ -137,8 +142,13 @@ class Exchange:
         self._shaped: Shaped | None = None
         self._reservation: Reservation | None = None
         self._external = ExternalCall() if context.external else None
+        self._token_in: TokenInCall | None = None
+        if context.token_in is not None:
+            self._token_in = TokenInCall(context.token_in, context.wire.DIALECT)
         self._said: dict[str, Any] | None = None
         self._certificate_at_start = NOT_CERTIFIED
+        # What goes on once the fence is open.
+        self._once_let_in: Callable[[int], list[ev.Command]] = self._go_on
         self._live: LiveReply | None = None
         self._streamer: Streamer | None = None
         self._headers_sent = False
@@ -186,11 +196,58 @@ class Exchange:
             self._shaped = shape(request, context.plan)
             if self._external is not None:
                 check(self._shaped.body, context.rollout.streaming, stream=request.stream)
-            if context.ledger.counts_prompts:
-                return [ev.CountPrompt(self._shaped.body)]
-            return self._admit(time_us, 0)
+            if not context.fence.is_open(time_us):
+                # Nothing is reserved or admitted for a call that only waits.
+                return self._wait(self._go_on)
+            return self._go_on(time_us)
         except ExplorerError as error:
             return self._refuse(time_us, error)
+
+    def _go_on(self, time_us: int) -> list[ev.Command]:
+        """Continues a prompt by its ids, counts it where a budget wants that, and admits the
+        call.
+
+        Raises:
+            ExplorerError: as `_admit`.
+        """
+        assert self._shaped is not None
+        if self._token_in is not None:
+            wanted = self._token_in.wanted(self._shaped.body)
+            if wanted is not None:
+                return [ev.Extend(wanted)]
+            if self._token_in.prompt_tokens is not None:
+                return self._admit(time_us, self._token_in.prompt_tokens)
+        if self.context.ledger.counts_prompts:
+            return [ev.CountPrompt(self._shaped.body)]
+        return self._admit(time_us, 0)
+
+    def _wait(self, then: Callable[[int], list[ev.Command]]) -> list[ev.Command]:
+        self._once_let_in = then
+        return [ev.AwaitFence()]
+
+    def _let_in(self, event: ev.LetIn) -> list[ev.Command]:
+        if self.state is not State.PREPARING:
+            return []
+        try:
+            return self._once_let_in(event.time_us)
+        except ExplorerError as error:
+            return self._refuse(event.time_us, error)
+
+    def _shut_out(self, event: ev.ShutOut) -> list[ev.Command]:
+        if self.state is not State.PREPARING:
+            return []
+        return self._refuse(event.time_us, event.error)
+
+    def _extended(self, event: ev.Extended) -> list[ev.Command]:
+        if self.state is not State.PREPARING:
+            return []
+        assert self._token_in is not None
+        assert self._shaped is not None
+        try:
+            self._shaped = self._token_in.extended(self._shaped, event.found)
+            return self._go_on(event.time_us)
+        except ExplorerError as error:
+            return self._refuse(event.time_us, error)
 
     def _counted(self, event: ev.Counted) -> list[ev.Command]:
         if self.state is not State.PREPARING:
@@ -240,6 +297,9 @@ class Exchange:
         context, request, shaped = self.context, self._request, self._shaped
         assert request is not None
         assert shaped is not None
+        ticket = context.fence.begin(context.call_id, time_us)
+        if ticket is None:
+            return self._wait(self._ask)
         passing_on = request.stream and context.rollout.streaming is Streaming.PASSTHROUGH
         # A plain completion has no stream of its own upstream: it is made whole as always.
         live = passing_on and "messages" in shaped.body
@@ -247,7 +307,7 @@ class Exchange:
             self._live = LiveReply()
             shaped = replace(shaped, body=shaped.body | _AS_STREAM)
         self._shaped = shaped
-        self._draft.asked(request, shaped, context.weight_version())
+        self._draft.asked(request, shaped, ticket.version)
         self._certificate_at_start = context.certificate(None, None)
         self.state = State.ASKING
         left = context.ledger.remaining_s(time_us)
@@ -289,6 +349,8 @@ class Exchange:
             kind = FailureKind.BUDGET
         elif isinstance(error, ContextOverflow):
             kind = FailureKind.CONTEXT
+        if isinstance(error, WeightsSyncing):
+            kind = FailureKind.FENCED
         call = self._draft.refused(time_us, error, kind)
         if isinstance(error, BudgetSpent) and self.context.ledger.final_turn:
             return self._final_turn(time_us, error)
@@ -327,7 +389,10 @@ class Exchange:
         if isinstance(event, ev.EngineChunk | ev.EngineStreamEnded) and self._live:
             self._draft.keep(self._live.reply)
             return self._broke(event.time_us, FailureKind.UPSTREAM_MALFORMED, detail)
-        if isinstance(event, ev.Received | ev.Recalled | ev.Counted | ev.Authorised):
+        if isinstance(
+            event,
+            ev.Received | ev.Recalled | ev.Counted | ev.Extended | ev.Authorised | ev.LetIn,
+        ):
             if isinstance(event, ev.Received):
                 self._draft.started(event.time_us, event.raw, ())
             return self._refuse(event.time_us, ExplorerError(detail))
@@ -342,7 +407,7 @@ class Exchange:
         parsed = parse_reply(
             event.reply.status, event.reply.body, max_tokens=self._shaped.max_tokens
         )
-        return self._conclude(event.time_us, event.reply, parsed)
+        return self._conclude(event.time_us, event.reply, parsed, event.labels)
 
     def _chunk(self, event: ev.EngineChunk) -> list[ev.Command]:
         if self.state is not State.ASKING or self._live is None or self._streamer is None:
@@ -365,13 +430,15 @@ class Exchange:
             return []
         assert self._shaped is not None
         parsed = self._live.parsed(self._shaped.max_tokens)
-        return self._conclude(event.time_us, self._live.reply, parsed)
+        return self._conclude(event.time_us, self._live.reply, parsed, event.labels)
 
     def _conclude(
-        self, time_us: int, reply: EngineReply, parsed: ParsedReply
+        self, time_us: int, reply: EngineReply, parsed: ParsedReply, labels: ev.Labels
     ) -> list[ev.Command]:
         served: dict[str, Any] = {}
         digest = ""
+        if self._token_in is not None:
+            parsed = self._token_in.understood(parsed)
         if self._external is not None:
             parsed = self._external.as_text(parsed)
         elif self.context.plan.level is CaptureLevel.TEXT:
@@ -388,7 +455,7 @@ class Exchange:
             time_us,
             reply,
             parsed,
-            self.context.weight_version(),
+            self._ended(time_us, parsed, labels),
             self._certificate_id(parsed),
         )
         if not served:
@@ -422,6 +489,17 @@ class Exchange:
         body = context.wire.encode_reply(served)
         self._pending = self._answers.whole(body)
         return served, hashlib.sha256(body).hexdigest()
+
+    def _ended(self, time_us: int, parsed: ParsedReply, labels: ev.Labels) -> Ended:
+        """Which weights sampled the reply; the call is in flight no more."""
+        ids = parsed.completion_ids
+        return self.context.fence.end(
+            self.context.call_id,
+            time_us,
+            parsed.weight_spans,
+            sampled=None if ids is None else int(ids.size),
+            labels=labels,
+        )
 
     def _certificate_id(self, parsed: ParsedReply) -> str:
         """A certificate that changed while the engine worked proves nothing."""
@@ -483,9 +561,8 @@ class Exchange:
         if parsed.body is None:
             self._draft.keep(self._live.reply)
             return
-        self._draft.answered(
-            time_us, self._live.reply, parsed, self.context.weight_version(), NOT_CERTIFIED
-        )
+        ended = self._ended(time_us, parsed, ev.NO_LABELS)
+        self._draft.answered(time_us, self._live.reply, parsed, ended, NOT_CERTIFIED)
         self._place(parsed)
 
     # -- disturbances ----------------------------------------------------------
@@ -526,6 +603,8 @@ class Exchange:
 
     def _commit(self, call: Call) -> list[ev.Command]:
         self.state = State.STORING
+        if self._token_in is not None:
+            call = replace(call, token_in=self._token_in.record)
         self.call = call
         if self._reservation is not None:
             self.context.ledger.settle(self._reservation, call)
@@ -550,6 +629,9 @@ class Exchange:
 
     def _stored(self, _: ev.Stored) -> list[ev.Command]:
         self.state = State.DONE
+        if self._token_in is not None and self.call is not None:
+            said = None if self._said is None else self._said["choices"][0]["message"]
+            self._token_in.settled(self.call, said)
         if not self._client_here:
             return [ev.Done()]
         if self._pending is not None:
@@ -583,6 +665,7 @@ _HANDLERS: dict[type, Callable[[Exchange, Any], list[ev.Command]]] = {
     ev.Received: Exchange._received,
     ev.Recalled: Exchange._recalled,
     ev.Counted: Exchange._counted,
+    ev.Extended: Exchange._extended,
     ev.EngineAnswered: Exchange._answered,
     ev.EngineChunk: Exchange._chunk,
     ev.EngineStreamEnded: Exchange._stream_ended,
@@ -594,4 +677,6 @@ _HANDLERS: dict[type, Callable[[Exchange, Any], list[ev.Command]]] = {
     ev.Stopping: Exchange._stopping,
     ev.Authorised: Exchange._authorised,
     ev.Settled: Exchange._settled,
+    ev.LetIn: Exchange._let_in,
+    ev.ShutOut: Exchange._shut_out,
 }

@@ -25,11 +25,10 @@ from explorer.capture.credentials import (
     keepable_headers,
     without_keys,
 )
-from explorer.capture.desk import Desk, LiveRollout
+from explorer.capture.desk import LiveRollout
 from explorer.capture.draft import Draft
 from explorer.capture.driver import HEAVY_BYTES, Driver, Send, Surroundings, start_message
 from explorer.capture.exchange import CallContext
-from explorer.capture.external import Gatekeeper
 from explorer.capture.ids import new_call_id, now_us
 from explorer.capture.recall import earlier_calls
 from explorer.capture.retries import (
@@ -40,7 +39,9 @@ from explorer.capture.retries import (
     evidence_in,
 )
 from explorer.capture.sampling import SamplingPlan, shape
-from explorer.engine.protocol import Engine, TokenPiece
+from explorer.capture.token_in_call import TokenInPlan
+from explorer.engine.protocol import TokenPiece
+from explorer.engine.token_in import TakesIds
 from explorer.errors import (
     CapacityReached,
     ExplorerError,
@@ -50,7 +51,6 @@ from explorer.errors import (
     UpgradeUnsupported,
 )
 from explorer.records import CallId, CaptureLevel, FailureKind
-from explorer.store.interface import Store
 from explorer.wire import chat, google
 from explorer.wire.protocol import PLAIN
 from explorer.wire.routes import ROUTES_IN_WORDS, Action, Route, find_route, wire_at
@@ -97,6 +97,10 @@ class EngineView(Protocol):
         """The engine failed to answer: it may come back as another one."""
         ...
 
+    def token_in(self, book: Book) -> TokenInPlan:
+        """How prompts are continued by the ids of the rollout's earlier calls."""
+        ...
+
 
 class Learner(Protocol):
     """Who keeps the bytes of ids that an engine without a vocabulary shows."""
@@ -115,31 +119,25 @@ class CaptureProxy:
     """The wire routes.
 
     Args:
-        desk: finds rollouts by key.
-        engine: samples.
-        store: makes calls durable.
+        around: what every call works with.
         view: what is known about the engine now.
         learner: is told the bytes of ids that replies show.
-        gatekeeper: keeps the ledger where a worker keeps the tokens.
     """
 
     def __init__(
         self,
-        desk: Desk,
-        engine: Engine,
-        store: Store,
+        around: Surroundings,
         options: ProxyOptions,
         view: EngineView,
         learner: Learner,
-        gatekeeper: Gatekeeper | None = None,
     ) -> None:
-        self._desk = desk
-        self._engine = engine
-        self._store = store
+        self._around = around
+        self._desk = around.desk
+        self._engine = around.engine
+        self._store = around.store
         self._options = options
         self._view = view
         self._learner = learner
-        self._around = Surroundings(desk, engine, store, view, gatekeeper)
         self._drivers: set[Driver] = set()
         self._taken = 0
         self._idle = asyncio.Event()
@@ -347,7 +345,7 @@ class CaptureProxy:
             sequence=live.take_sequence(),
             plan=self._plan(live),
             place=live.lineage.place,
-            weight_version=lambda: self._desk.weight_version,
+            fence=self._around.fences.fence,
             certificate=self._view.certificate,
             known_ids=self._learner.known,
             timeout_s=options.engine_timeout_s,
@@ -359,6 +357,7 @@ class CaptureProxy:
             sampled_arguments=live.sampled_arguments,
             unary_keepalive=options.unary_keepalive,
             external=self._around.gatekeeper is not None,
+            token_in=None if live.book is None else self._view.token_in(live.book),
         )
 
     async def stop(self, grace_s: float = 5.0) -> None:

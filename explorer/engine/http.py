@@ -100,6 +100,8 @@ class HttpEngine:
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._tokenizer = tokenizer
         self._pieces: tuple[str, tuple[TokenPiece, ...]] | None = None
+        # Folder or Hub id of the tokenizer that was read.
+        self.tokenizer_name: str | None = None
 
     async def start(self) -> None:
         """Opens the pool; the server need not be up yet."""
@@ -290,9 +292,11 @@ class HttpEngine:
             return
         if self._tokenizer is not None:
             self._pieces = await asyncio.to_thread(from_transformers, self._tokenizer)
+            self.tokenizer_name = self._tokenizer
         elif isinstance(root, str) and await asyncio.to_thread(_has_tokenizer, root):
             try:
                 self._pieces = await asyncio.to_thread(from_transformers, root)
+                self.tokenizer_name = root
             except ConfigurationError as error:
                 log.warning("tokens are shown by id: %s", error.message)
 

@@ -27,7 +27,7 @@ import orjson
 from explorer.engine.calibration import Calibration, calibrate
 from explorer.engine.protocol import PROBE_ID, Engine, EngineFacts, EngineRequest
 from explorer.engine.reply import ParsedReply, parse_reply
-from explorer.engine.token_in import TOKEN_IN, find_way
+from explorer.engine.token_in import PROBED, find_way
 from explorer.errors import UpstreamFailed
 from explorer.records import CaptureLevel, Certificate, LogprobKind
 from explorer.wire import chat, sse
@@ -141,7 +141,7 @@ async def certify(engine: Engine, time_us: int, *, timeout_s: float = 60.0) -> C
             await _logprob_kind(asker, measured)
         if measured.level is CaptureLevel.TOKENS:
             way = await find_way(asker)
-            measured.numbers[TOKEN_IN] = None if way is None else way.value
+            measured.numbers[PROBED] = None if way is None else way.value
     except UpstreamFailed as error:
         measured.failures.append(f"the probe broke off: {error.message}")
         measured.kind = LogprobKind.UNKNOWN

@@ -22,14 +22,16 @@ import orjson
 
 from explorer.engine.completion import as_chat
 from explorer.engine.replyfacts import (
+    LabelledSpan,
     check_message,
     error_message,
     placeholder_id,
     printable,
+    routed_experts,
     scalar_text,
     top_logprobs_of,
     usage_counts,
-    weight_versions,
+    weight_spans,
 )
 from explorer.records import (
     ABORTS,
@@ -70,7 +72,8 @@ class ParsedReply:
     fingerprint: str | None = None
     model: str | None = None
     weight_label: str | None = None
-    weight_versions: tuple[str, ...] = ()
+    routed_experts: str | None = None
+    weight_spans: tuple[LabelledSpan, ...] = ()
     usage: dict[str, int | None] = field(default_factory=dict)
     message: dict[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
@@ -164,7 +167,7 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
         notes.append(Note("exceeds_max_tokens", f"{completion_ids.size} > {max_tokens}"))
     finish = choice.get("finish_reason")
     stop = choice.get("stop_reason")
-    versions = weight_versions(choice)
+    spans = weight_spans(choice, None if completion_ids is None else completion_ids.size)
     aborted = isinstance(finish, str) and finish in ABORTS
     return ParsedReply(
         body=body,
@@ -180,8 +183,9 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
         upstream_id=_text(body.get("id")),
         fingerprint=_text(body.get("system_fingerprint")),
         model=_text(body.get("model")),
-        weight_label=",".join(dict.fromkeys(versions)) or None,
-        weight_versions=versions,
+        routed_experts=routed_experts(choice, notes),
+        weight_label=",".join(dict.fromkeys(span.label for span in spans)) or None,
+        weight_spans=spans,
         usage=usage,
         message=message,
         notes=tuple(notes),

@@ -9,16 +9,20 @@ An engine may send anything: no function here raises for what it finds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from explorer.custody.errors import RecordError
+from explorer.custody.routes import as_envelope, commitment
 from explorer.records import Note
 
 PLACEHOLDER = "token_id:"
 MAX_ID = 2**31 - 1
 _MAX_DIGITS = 10
 _MAX_COUNT = 2**63 - 1
+_MOST_SPANS, _LONGEST_LABEL = 64, 200
 
 
 def printable(text: str) -> str:
@@ -91,6 +95,20 @@ def _storable(number: Any) -> float | None:
     if type(number) is float or (type(number) is int and abs(number) <= _MAX_COUNT):
         return number
     return None
+
+
+def routed_experts(choice: Mapping[str, Any], notes: list[Note]) -> str | None:
+    """What stands for the experts that a choice names, None where it names none."""
+    message = choice.get("message")
+    inner = message.get("routed_experts") if isinstance(message, dict) else None
+    routes = choice.get("routed_experts", inner)
+    if routes is None:
+        return None
+    try:
+        return commitment(as_envelope(routes))
+    except RecordError as error:
+        notes.append(Note("routed_experts_unreadable", printable(str(error))[:500]))
+        return None
 
 
 def usage_counts(body: Mapping[str, Any]) -> dict[str, int | None]:
@@ -169,13 +187,34 @@ def check_message(message: Mapping[str, Any], finish: Any, notes: list[Note]) ->
         notes.append(Note("finish_missing", "the reply has no finish reason"))
 
 
-def weight_versions(choice: Mapping[str, Any]) -> tuple[str, ...]:
-    """The weight version of each span of the completion, as the engine spells it."""
-    spans = choice.get("weight_versions")
-    if not isinstance(spans, list):
+@dataclass(frozen=True, slots=True)
+class LabelledSpan:
+    """What the engine calls the weights that sampled completion ids ``start:end``."""
+
+    label: str
+    start: int
+    end: int
+
+
+def weight_spans(choice: Mapping[str, Any], sampled: int | None) -> tuple[LabelledSpan, ...]:
+    """The weight version of each part of the completion, as the engine spells it.
+
+    A span without places covers the whole completion where it is the only one, and nothing
+    otherwise: its neighbours then show that there were several.
+    """
+    listed = choice.get("weight_versions")
+    if not isinstance(listed, list):
         return ()
-    return tuple(
-        scalar_text(span["version"]) or "unknown"
-        for span in spans
-        if isinstance(span, dict) and "version" in span
-    )
+    items = [item for item in listed if isinstance(item, dict) and "version" in item]
+    made = []
+    for item in items[:_MOST_SPANS]:
+        label = (scalar_text(item["version"]) or "unknown")[:_LONGEST_LABEL]
+        start, end = _place(item.get("start")), _place(item.get("end"))
+        if start is None or end is None:
+            start, end = 0, sampled if len(items) == 1 and sampled is not None else 0
+        made.append(LabelledSpan(label, start, end))
+    return tuple(made)
+
+
+def _place(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value <= MAX_ID else None

@@ -11,7 +11,7 @@ could say what the engine read. So it is not used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from explorer.errors import UpstreamFailed
 from explorer.records import CaptureLevel
 
 # Under a certificate's `numbers`: which way the probe found.
-TOKEN_IN = "token_in"
+PROBED = "token_in"
 
 
 class Way(StrEnum):
@@ -30,6 +30,26 @@ class Way(StrEnum):
 
     CHAT = "kv_transfer_params"
     COMPLETIONS = "completions"
+
+
+@dataclass(frozen=True, slots=True)
+class TakesIds:
+    """How an engine takes ids; `way` is None where it does not. `flags` are those that it was
+    started with, `max_model_len` is its context (tokens)."""
+
+    way: Way | None = None
+    flags: tuple[str, ...] | None = None
+    max_model_len: int | None = None
+
+    @classmethod
+    def told_by(cls, numbers: Mapping[str, Any]) -> TakesIds:
+        """As a certificate's measurements say."""
+        way, flags = numbers.get(PROBED), numbers.get("flags")
+        return cls(
+            None if way is None else Way(way),
+            None if flags is None else tuple(flags),
+            numbers.get("max_model_len"),
+        )
 
 
 class Asks(Protocol):

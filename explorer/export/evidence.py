@@ -82,11 +82,9 @@ def _compare(call: Call, raw: bytes, sequences: Sequences) -> str:
         differ = np.flatnonzero(told.view(np.uint32) != call.logprobs.view(np.uint32))
         if differ.size:
             return f"The bytes of the reply hold another logprob at token {int(differ[0])}."
-    if parsed.finish_reason != call.finish_reason:
-        # It decides whether a call trains: what was cut or aborted may not.
-        return f"The bytes of the reply end for the reason {str(parsed.finish_reason)[:40]!r}."
-    if parsed.weight_label != call.engine_weight_label:
-        return "The bytes of the reply name other weight versions."
+    said = _compare_facts(call, parsed)
+    if said:
+        return said
     if prompt is None or rest is not None:
         return ""
     if parsed.prompt_ids is None:
@@ -95,6 +93,21 @@ def _compare(call: Call, raw: bytes, sequences: Sequences) -> str:
         return (
             f"The bytes of the reply hold another prompt: {_first(parsed.prompt_ids, prompt)}."
         )
+    return ""
+
+
+def _compare_facts(call: Call, parsed: ParsedReply) -> str:
+    if parsed.finish_reason != call.finish_reason:
+        # It decides whether a call trains: what was cut or aborted may not.
+        return f"The bytes of the reply end for the reason {str(parsed.finish_reason)[:40]!r}."
+    if parsed.weight_label != call.engine_weight_label:
+        return "The bytes of the reply name other weight versions."
+    told = [(span.label, span.start, span.end) for span in parsed.weight_spans]
+    kept = [(span.version_label, span.start, span.end) for span in call.weight_spans]
+    if told and kept and told != kept:
+        return "The bytes of the reply name other spans of weight versions."
+    if parsed.routed_experts != call.routed_experts:
+        return "The bytes of the reply name other experts."
     return ""
 
 

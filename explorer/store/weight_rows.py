@@ -34,4 +34,7 @@ class WeightReader:
         )
         with self._database.reading() as cursor:
             rows = cursor.execute(sql, [limit]).fetchall()
-        return tuple(WeightUpdate(*row[:5], jsontext.load(row[5])) for row in rows)
+        return tuple(
+            WeightUpdate(number, time_us, state, version, label, jsontext.load(detail))
+            for number, time_us, state, version, label, detail in rows
+        )

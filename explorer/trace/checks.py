@@ -60,6 +60,7 @@ _NOTE_CODES = {
 _NOTE_AS_IS = frozenset(
     {
         "token_count_mismatch",
+        "token_in_differs",
         "prompt_count_mismatch",
         "conflicting_prompt_ids",
         "ids_recovered_from_strings",
@@ -92,11 +93,32 @@ def sentinel_logprobs(logprobs: LogprobArray) -> NDArray[np.bool_]:
     return np.isfinite(logprobs) & (logprobs <= SENTINEL_LOGPROB)
 
 
+# Notes of the proxy's fence: the weights changed under the call, or nobody knows which they
+# were.
+_FENCE_NOTES = frozenset({"version_crossed", "version_unknown"})
+
+
 def crossed_versions(call: Call) -> bool:
     """Whether two weight versions may have sampled the call: an unknown end beside a known
-    start is a crossing nobody has disproved, and the engine may name several itself."""
+    start is a crossing nobody has disproved, the engine may name several itself, and the
+    fence may have seen an update that the numbers do not show."""
     named = call.engine_weight_label or ""
-    return call.weight_version_start != call.weight_version_end or "," in named
+    return (
+        call.weight_version_start != call.weight_version_end
+        or "," in named
+        or len(call.weight_spans) > 1
+        or any(note.code in _FENCE_NOTES for note in call.notes)
+    )
+
+
+def _crossing(call: Call) -> str:
+    """Why, in words."""
+    told = next((note.detail for note in call.notes if note.code in _FENCE_NOTES), "")
+    if told:
+        return f"{told[:1].upper()}{told[1:]}."
+    if call.weight_version_start != call.weight_version_end:
+        return f"From {call.weight_version_start} to {call.weight_version_end}."
+    return f"The engine names {call.engine_weight_label}."
 
 
 def cut_by_engine(call: Call) -> bool:
@@ -108,6 +130,12 @@ def cut_by_engine(call: Call) -> bool:
         and call.finish_reason in ABORTS
         and call.completion is not None
     )
+
+
+def kept_by_worker(call: Call) -> bool:
+    """Whether a worker has its tokens and this record has none, so that none is missing."""
+    told = any(note.code == "external_custody" for note in call.notes)
+    return told and call.prompt_delta is None and call.completion is None
 
 
 def check_call(
@@ -157,6 +185,9 @@ def _facts(call: Call, sequences: Sequences | None, parent: Call | None) -> Iter
         yield from _ended_badly(call)
         if not cut_by_engine(call):
             return
+    if kept_by_worker(call):
+        yield "external_custody", "", None
+        return
     yield from _of_ids(call, sequences)
     yield from _of_chain(call, sequences, parent)
     yield from _of_counts(call)
@@ -285,10 +316,7 @@ def _of_sampling(call: Call) -> Iterator[Fact]:
     if call.greedy:
         yield "greedy_call", "", None
     if crossed_versions(call):
-        detail = f"From {call.weight_version_start} to {call.weight_version_end}."
-        if call.weight_version_start == call.weight_version_end:
-            detail = f"The engine names {call.engine_weight_label}."
-        yield "version_crossed", detail, None
+        yield "version_crossed", _crossing(call), None
 
 
 # What the notes of an unread tool call mean, in words.
@@ -300,6 +328,8 @@ _UNREAD = {
 
 def _of_notes(call: Call) -> Iterator[Fact]:
     for note in call.notes:
+        if note.code in _FENCE_NOTES:
+            continue  # the finding of the crossing says it
         if note.code in _UNREAD:
             # Without tools, such a text is only a text.
             if call.n_tools:

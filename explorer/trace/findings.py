@@ -64,6 +64,13 @@ _TABLE = (
         _M.CAPTURE_LEVEL,
     ),
     FindingSpec(
+        "external_custody",
+        _F,
+        "Its tokens are kept by an inference worker, not here.",
+        "Train from the rollout's custody manifest; nothing is missing at the engine.",
+        _M.CAPTURE_LEVEL,
+    ),
+    FindingSpec(
         "conflicting_prompt_ids",
         _F,
         "The engine gave two different lists of prompt ids.",
@@ -198,7 +205,7 @@ _TABLE = (
     FindingSpec(
         "version_crossed",
         _W,
-        "The weights changed while the call ran.",
+        "The weights changed while the call ran, or nobody knows which they were.",
         "Exclude the call or accept its versions (recorded override), or choose a policy "
         "whose `version_crossed` is `mask` or `train`.",
     ),
@@ -316,6 +323,18 @@ _TABLE = (
         _I,
         "Truncation or penalties that were asked for were sent as no-ops, so that logprobs can "
         "be trained on.",
+    ),
+    FindingSpec(
+        "token_in_differs",
+        _W,
+        "The engine read another prompt than the ids that it was sent; its own are on record.",
+        "Create rollouts without `token_in` on this engine, and run `doctor`.",
+    ),
+    FindingSpec(
+        "token_in",
+        _I,
+        "Prompts began with the exact ids of the call that they continue: the model read those, "
+        "and not what the harness wrote anew.",
     ),
     FindingSpec(
         "context_budget_exhausted",

@@ -85,7 +85,12 @@ def counted(calls: Iterable[Call]) -> TokenInCounts:
     """The counts over some calls."""
     found = [call.token_in for call in calls if call.token_in is not None]
     sent = [each for each in found if each.sent]
-    reasons = Counter(each.fallback for each in found if each.fallback is not None)
+    # A record may come from somebody's file: only our own words are repeated.
+    reasons = Counter(
+        each.fallback if each.fallback in WORDS else "other"
+        for each in found
+        if each.fallback is not None
+    )
     return TokenInCounts(
         sent=len(sent),
         avoided=sum(each.avoided_break for each in sent),

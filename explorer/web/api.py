@@ -16,13 +16,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from explorer.access.audit import Entry, Event
 from explorer.access.calling import caller_of
 from explorer.capture.ids import is_id, now_us
-from explorer.errors import NotFound
+from explorer.errors import InvalidValue, NotFound
 from explorer.export.judged import Judged
 from explorer.records import BodyKind, Call, Finding, RolloutId
 from explorer.web import api_requests as requests
 from explorer.web import api_shapes as shapes
 from explorer.web.closing import closing_body, read_close
 from explorer.web.desk_access import ApiServices, api_services, require_change
+from explorer.web.fence_words import fence_metrics
 from explorer.web.gate import who_of
 from explorer.web.handing import Handed, handed_bytes, parcel_of
 from explorer.web.list_query import read_query
@@ -51,7 +52,14 @@ async def judged_or_404(api: ApiServices, rollout_id: str) -> Judged:
 @router.post("/rollouts", status_code=201, dependencies=[CanChange])
 async def create_rollout(request: Request, api: Api) -> JSONResponse:
     """A new rollout; the capture key is in this answer and nowhere else."""
-    wanted = requests.read_new_rollout(await request.body())
+    body = await request.body()
+    wanted = requests.read_new_rollout(body, token_in=api.settings.token_in)
+    if wanted.token_in and api.settings.custody == "external":
+        raise InvalidValue(
+            "`token_in` cannot be used here: with external custody the inference worker keeps "
+            "the tokens, so no ids are known to continue a prompt with",
+            path="$.token_in",
+        )
     await api.public.require()
     rollout, key = await api.desk.create(api.template(wanted))
     base = api.base_url(request)
@@ -279,4 +287,5 @@ async def metrics(api: Api) -> PlainTextResponse:
         shapes.metrics_text(
             health, api.in_flight(), api.desk.unknown_keys, api.desk.watch.found
         )
+        + fence_metrics(api.fences)
     )

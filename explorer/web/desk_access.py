@@ -15,6 +15,7 @@ from fastapi import Request
 from explorer.access.operator import Operator
 from explorer.access.public_address import PublicAddress
 from explorer.capture.desk import Desk
+from explorer.capture.fence_desk import FenceDesk
 from explorer.export.judged import JudgedSource
 from explorer.records import Certificate, Rollout
 from explorer.settings import Settings
@@ -47,6 +48,7 @@ class ApiServices:
     access: Access
     public: PublicAddress
     remove: Removal
+    fences: FenceDesk
 
     def base_url(self, request: Request) -> str:
         """The address that harnesses reach us by."""

@@ -10,6 +10,7 @@ import orjson
 
 from explorer.capture import events as ev
 from explorer.capture.exchange import CallContext, Exchange
+from explorer.capture.fence import Fence
 from explorer.capture.ids import uuid7
 from explorer.capture.lineage import Lineage
 from explorer.capture.sampling import SamplingPlan
@@ -39,8 +40,12 @@ def make_exchange(
     certificate: Callable[[str | None, str | None], str] | None = None,
     external: bool = False,
     rollout: Rollout = ROLLOUT,
+    fence: Fence | None = None,
 ) -> Exchange:
-    """A new exchange of `rollout`."""
+    """A new exchange of `rollout`; its fence is at version 3 unless one is given."""
+    if fence is None:
+        fence = Fence()
+        fence.ready(3)
     return Exchange(
         CallContext(
             call_id=CallId(uuid7(TIME + sequence)),
@@ -48,7 +53,7 @@ def make_exchange(
             sequence=sequence,
             plan=SamplingPlan(level, purpose, sampling or {}, model="m"),
             place=(lineage or Lineage()).place,
-            weight_version=lambda: 3,
+            fence=fence,
             certificate=certificate or (lambda fingerprint, model: "cert"),
             timeout_s=9.0,
             external=external,

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from explorer.engine.reply import ParsedReply, parse_reply
+from explorer.engine.replyfacts import LabelledSpan
 from explorer.records import NULL_LOGPROB_BITS, CaptureLevel, FailureKind
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm"
@@ -229,7 +230,7 @@ def test_weight_versions_are_kept_as_the_engine_spelled_them() -> None:
         {"version": "step-1", "start": 3, "end": 5},
     ]
     parsed = parse({"weight_versions": spans})
-    assert parsed.weight_versions == ("default", "step-1")
+    assert parsed.weight_spans == (LabelledSpan("default", 0, 3), LabelledSpan("step-1", 3, 5))
     assert parsed.weight_label == "default,step-1"
 
 

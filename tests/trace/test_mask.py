@@ -18,6 +18,7 @@ from explorer.records import (
     Note,
     Override,
     Role,
+    WeightSpan,
 )
 from explorer.trace.branch import branch_segments
 from explorer.trace.mask import Lineage, Span, mask_call, merge
@@ -103,6 +104,13 @@ WHOLE: list[tuple[str, dict[str, Any], MaskReason]] = [
     ("cancelled", {"finish_reason": "cancelled"}, R.ABORTED),
     ("crossed by the engine's word", {"engine_weight_label": "1,2"}, R.VERSION_CROSSED),
     ("crossing not disproved", {"weight_version_end": None}, R.VERSION_CROSSED),
+    ("the fence saw an update", {"notes": (Note("version_crossed"),)}, R.VERSION_CROSSED),
+    ("nobody knows", {"notes": (Note("version_unknown"),)}, R.VERSION_CROSSED),
+    (
+        "two spans of one name",
+        {"weight_spans": (WeightSpan("v", None, 0, 1), WeightSpan("v", None, 1, 3))},
+        R.VERSION_CROSSED,
+    ),
     ("injected", {"injected": True}, R.INJECTED_BY_PROXY),
 ]
 

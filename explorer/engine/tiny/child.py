@@ -3,10 +3,11 @@
     python -m explorer.engine.tiny.child OPTIONS_JSON
 
 It ends when its input closes, so none is left behind when the parent is killed. Messages in:
-`{"op": "generate", "name", "request_id", "body"}`, `{"op": "cancel", "name"}`, and questions
-about the model: `{"op": "facts", "name"}`, `pieces`, and `tokenize` with a body. Messages
-out: `{"op": "ready"}` or `{"op": "failed", "message"}` first, then `{"op": "reply", "name",
-"status", "body"}` with the body as text.
+`{"op": "generate", "name", "request_id", "body"}`, `{"op": "cancel", "name"}`, questions about
+the model: `{"op": "facts", "name"}`, `pieces`, and `tokenize` with a body, and
+`{"op": "load_weights", "name", "path", "label"}`. Messages out: `{"op": "ready"}` or
+`{"op": "failed", "message"}` first, then `{"op": "reply", "name", "status", "body"}` with the
+body as text.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def handle(runtime: TinyRuntime, message: dict[str, Any]) -> Answer | None:
             return runtime.pieces(name)
         case "tokenize":
             return runtime.tokenize(name, message["body"])
+        case "load_weights":
+            return runtime.load_weights(name, message["path"], message["label"])
     return runtime.submit(name, message["request_id"], message["body"])
 
 

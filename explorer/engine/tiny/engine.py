@@ -6,16 +6,22 @@ Owns: its options, and what its model folder says. Must not know: the child's li
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from explorer.engine.protocol import EngineFacts, TokenPiece
 from explorer.engine.tiny.parts import Spellings
 from explorer.engine.tiny.process import ChildEngine
 from explorer.engine.tiny.runtime import PromptMaker, TinyOptions, read_facts
 from explorer.engine.tiny.sampling import LogprobsMode
-from explorer.engine.tiny.weights import SHIPPED
+from explorer.engine.tiny.weights import SHIPPED, file_sha256
+from explorer.errors import BadRequest
 
 
 class TinyEngine(ChildEngine):
@@ -57,6 +63,65 @@ class TinyEngine(ChildEngine):
             weight_version=weight_version,
         )
         self._prompts: PromptMaker | None = None
+        self._first_label = weight_version
+        self._loading = asyncio.Lock()
+        self._kept: tempfile.TemporaryDirectory[str] | None = None
+        self._copies = 0
+
+    async def load_weights(self, path: Path, label: str) -> tuple[str, str]:
+        """Goes on with the weights of a file (or of `model.safetensors` in a folder), called
+        `label`: requests that run go on with them from their next token. A child that has to be
+        started again starts with them. Gives the file's SHA-256 and the new fingerprint.
+
+        The file is copied first, so that nobody can change it under the child.
+
+        Raises:
+            BadRequest: not such a file, or one that does not fit; nothing has changed.
+            EngineUnavailable, EngineTimeout: the child died, or hangs.
+        """
+        async with self._loading:
+            kept = await asyncio.to_thread(self._keep, path)
+            try:
+                reply = await self.question("load_weights", path=str(kept), label=label)
+                told = orjson.loads(reply.body)
+                if reply.status != 200:
+                    said = str(told["error"]["message"]).replace(str(kept), str(path))
+                    raise BadRequest(said, param="weights_path")
+            except BaseException:
+                kept.unlink(missing_ok=True)
+                raise
+            before = self.options.weights
+            self.options = replace(self.options, weights=kept, weight_version=label)
+            if before is not None:
+                before.unlink(missing_ok=True)
+            return await asyncio.to_thread(file_sha256, kept), str(told["fingerprint"])
+
+    def _keep(self, path: Path) -> Path:
+        source = path / "model.safetensors" if path.is_dir() else path
+        likely = 4 * (self.options.folder / "model.safetensors").stat().st_size
+        try:
+            if not source.is_file() or source.stat().st_size > likely:
+                raise BadRequest(
+                    f"{source} is not a file of weights for this model", param="weights_path"
+                )
+            if self._kept is None:
+                self._kept = tempfile.TemporaryDirectory(prefix="rollout-explorer-weights-")
+            self._copies += 1
+            kept = Path(self._kept.name) / f"{self._copies}.safetensors"
+            shutil.copyfile(source, kept)
+        except OSError as problem:
+            raise BadRequest(
+                f"{source} cannot be read: {problem}", param="weights_path"
+            ) from problem
+        return kept
+
+    async def stop(self) -> None:
+        """Ends the child. A later start has the weights of the model folder again."""
+        await super().stop()
+        if self._kept is not None:
+            self._kept.cleanup()
+            self._kept = None
+            self.options = replace(self.options, weights=None, weight_version=self._first_label)
 
     def child_options(self) -> TinyOptions:
         """The options that this engine was made with."""

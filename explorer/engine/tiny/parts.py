@@ -6,8 +6,9 @@ Must not know: any one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from explorer.engine.protocol import EngineFacts, TokenPiece
@@ -72,6 +73,8 @@ class Parts:
         defaults: sampling values for fields that a body leaves out.
         always_thinks: whether a reply without any mark of thinking is a thought, which is
             what a model trained to think first means by it.
+        reload: the network with the weights of another file; None where it takes no other.
+            Raises ConfigurationError for a file that does not fit.
     """
 
     network: Network[Any]
@@ -82,3 +85,4 @@ class Parts:
     defaults: Mapping[str, Any]
     facts: EngineFacts
     always_thinks: bool
+    reload: Callable[[Path], Network[Any]] | None = None

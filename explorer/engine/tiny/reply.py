@@ -44,13 +44,11 @@ class ReplyWriter:
         tokenizer: Spellings,
         model: str,
         fingerprint: str,
-        weight_version: str,
         always_thinks: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._always_thinks = always_thinks
-        self._model, self._fingerprint = model, fingerprint
-        self._weight_version = weight_version
+        self._model, self.fingerprint = model, fingerprint
         self._think = tokenizer.id_of(THINK_START), tokenizer.id_of(THINK_END)
 
     def write(self, done: Generation) -> bytes:
@@ -94,7 +92,8 @@ class ReplyWriter:
         }
         if request.flag("return_weight_versions"):
             choice["weight_versions"] = [
-                {"version": self._weight_version, "start": 0, "end": len(ids)}
+                {"version": label, "start": start, "end": end}
+                for label, start, end in finished.spans
             ]
         return {
             "id": f"chatcmpl-{done.request_id}",
@@ -103,9 +102,9 @@ class ReplyWriter:
             "model": self._model,
             "choices": [choice],
             "service_tier": None,
-            "system_fingerprint": self._fingerprint,
+            "system_fingerprint": self.fingerprint,
             "usage": self._usage(done, ids),
-            "prompt_logprobs": None,
+            "prompt_logprobs": self._prompt_logprobs(done),
             "prompt_token_ids": list(finished.job.prompt) if ids_wanted else None,
             "prompt_text": done.prompt_text if request.flag("return_prompt_text") else None,
             "kv_transfer_params": None,
@@ -160,6 +159,13 @@ class ReplyWriter:
             text, pending = _complete(pending)
             content.append(self._entry(token, text, placeholders))
         return {"content": content}
+
+    def _prompt_logprobs(self, done: Generation) -> list[dict[str, Any] | None] | None:
+        """One entry per prompt token; the first has none, since nothing comes before it."""
+        if done.request.prompt_logprobs is None:
+            return None
+        scores = done.finished.prompt_scores
+        return [None, *(each.as_json(self._tokenizer) for each in scores)]
 
     def _entry(self, token: SampledToken, text: str, placeholders: bool) -> dict[str, Any]:
         top = []

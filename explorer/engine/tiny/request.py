@@ -30,6 +30,7 @@ class ChatRequest:
     ignore_eos: bool
     prompt_ids: tuple[int, ...] | None
     plain: bool = False
+    prompt_logprobs: int | None = None
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean field, its default also standing for null."""
@@ -82,6 +83,7 @@ def read_request(
         ignore_eos=bool(body.get("ignore_eos")),
         prompt_ids=asked if given is None or plain else _sent_ids(given, vocab_size),
         plain=plain,
+        prompt_logprobs=_prompt_logprobs(body),
     )
 
 
@@ -144,7 +146,6 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     for name in (
         "structured_outputs",
         "bad_words",
-        "prompt_logprobs",
         "logprob_token_ids",
         "use_beam_search",
         "echo",
@@ -226,6 +227,22 @@ def _logprobs(body: Mapping[str, Any]) -> int | None:
             f"top_logprobs must be in [0, {MOST_TOP_LOGPROBS}], got {count}",
         )
     return count
+
+
+def _prompt_logprobs(body: Mapping[str, Any]) -> int | None:
+    """How many alternatives to report at each token of the prompt; None for no logprobs."""
+    most = body.get("prompt_logprobs")
+    if most is None:
+        return None
+    if type(most) is not int or not 0 <= most <= MOST_TOP_LOGPROBS:
+        raise refusal(
+            "prompt_logprobs",
+            most,
+            f"prompt_logprobs must be in [0, {MOST_TOP_LOGPROBS}], got {most}",
+        )
+    if body.get("stream"):
+        raise refusal("prompt_logprobs", most, "prompt_logprobs are not available in a stream")
+    return most
 
 
 def _bias(body: Mapping[str, Any], vocab_size: int) -> dict[int, float]:

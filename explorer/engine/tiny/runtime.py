@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from explorer.engine.tiny.reply import Generation, ReplyWriter, write_error
 from explorer.engine.tiny.request import ChatRequest, read_request, refusal
 from explorer.engine.tiny.sampling import LogprobsMode
 from explorer.engine.tiny.scheduler import Finished, Job, Scheduler
+from explorer.engine.tiny.scoring import Scorer
 from explorer.engine.tiny.template import ChatTemplate
 from explorer.engine.tiny.text import TextTrail
 from explorer.engine.tiny.tokenizer import ByteTokenizer
@@ -31,7 +32,7 @@ from explorer.engine.tiny.weights import (
     file_sha256,
     read_json,
 )
-from explorer.errors import BadRequest, ExplorerError
+from explorer.errors import BadRequest, ConfigurationError, ExplorerError
 
 VERSION = "1"
 """Of the engine; changes when the same request may be answered differently."""
@@ -50,7 +51,7 @@ class TinyOptions:
     """How to run a model. Lengths are in tokens.
 
     `max_model_len` of None is the model's own context; `default_max_tokens` bounds replies to
-    bodies that name no limit.
+    bodies that name no limit. `weights` of None are those of the folder.
     """
 
     folder: Path = SHIPPED
@@ -62,6 +63,7 @@ class TinyOptions:
     pool_tokens: int = 49_152
     logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED
     weight_version: str = "default"
+    weights: Path | None = None
 
     def as_json(self) -> str:
         """The options as one text, for the child's command line."""
@@ -73,13 +75,14 @@ class TinyOptions:
         """The reverse of `as_json`."""
         fields = orjson.loads(text)
         fields["folder"] = Path(fields["folder"])
+        fields["weights"] = None if fields["weights"] is None else Path(fields["weights"])
         fields["logprobs_mode"] = LogprobsMode(fields["logprobs_mode"])
         return cls(**fields)
 
 
-def fingerprint(folder: Path) -> str:
-    """Names engine version and weights."""
-    return f"tiny-{VERSION}-{file_sha256(folder / 'model.safetensors')[:8]}"
+def fingerprint(weights: Path) -> str:
+    """Names engine version and weights. Raises ConfigurationError."""
+    return f"tiny-{VERSION}-{file_sha256(weights)[:8]}"
 
 
 def read_facts(options: TinyOptions) -> EngineFacts:
@@ -93,7 +96,7 @@ def read_facts(options: TinyOptions) -> EngineFacts:
         max_model_len=min(own, options.max_model_len or own),
         tokenizer_sha256=file_sha256(folder / "tokenizer.json"),
         chat_template_sha256=file_sha256(folder / "chat_template.jinja"),
-        fingerprint=fingerprint(folder),
+        fingerprint=fingerprint(options.weights or folder / "model.safetensors"),
         certifiable=True,
     )
 
@@ -123,7 +126,11 @@ class PromptMaker:
 def load_parts(options: TinyOptions) -> Parts:
     """A model folder for the network in NumPy. Raises ConfigurationError."""
     folder = options.folder
-    prompts, weights = PromptMaker(folder), ModelWeights.read(folder)
+    prompts = PromptMaker(folder)
+    if options.weights is None:
+        weights = ModelWeights.read(folder)
+    else:
+        weights = ModelWeights.read_like(folder, options.weights)
     defaults = read_json(folder / "generation_config.json")
     ends = defaults.get("eos_token_id")
     return Parts(
@@ -135,6 +142,7 @@ def load_parts(options: TinyOptions) -> Parts:
         defaults=defaults,
         facts=read_facts(options),
         always_thinks=True,
+        reload=lambda path: Decoder(ModelWeights.read_like(folder, path)),
     )
 
 
@@ -173,12 +181,12 @@ class TinyRuntime:
             chunk_tokens=options.chunk_tokens,
             pool_tokens=options.pool_tokens,
             mode=options.logprobs_mode,
+            label=options.weight_version,
         )
         self._writer = ReplyWriter(
             parts.prompts.tokenizer,
             options.model,
             parts.facts.fingerprint or "",
-            options.weight_version,
             parts.always_thinks,
         )
         self._open: dict[str, _Open] = {}
@@ -228,6 +236,22 @@ class TinyRuntime:
         except _ODD as problem:
             return Answer(name, *write_error(_not_taken(problem)))
 
+    def load_weights(self, name: str, path: str, label: str) -> Answer:
+        """Go on with the weights of another file; a file that does not fit changes nothing."""
+        try:
+            if self._parts.reload is None:
+                raise BadRequest("this engine takes no other weights while it runs")
+            network, made = self._parts.reload(Path(path)), fingerprint(Path(path))
+        except ConfigurationError as problem:
+            return Answer(name, *write_error(BadRequest(problem.message)))
+        except ExplorerError as problem:
+            return Answer(name, *write_error(problem))
+        self.scheduler.change(network, label)
+        self._writer.fingerprint = made
+        facts = replace(self._parts.facts, fingerprint=made)
+        self._parts = replace(self._parts, network=network, facts=facts)
+        return Answer(name, 200, orjson.dumps({"fingerprint": made}))
+
     def step(self) -> list[Answer]:
         """Advance all requests by one token; gives the answers that are complete."""
         return [self._answer(finished) for finished in self.scheduler.step()]
@@ -238,6 +262,12 @@ class TinyRuntime:
         text = self.prompts.text(body) if request.prompt_ids is None else None
         prompt = request.prompt_ids if text is None else self.prompts.encode(text, body)
         prompt = prompt or ()
+        if request.prompt_logprobs is not None and not isinstance(parts.network, Scorer):
+            raise refusal(
+                "prompt_logprobs",
+                request.prompt_logprobs,
+                "this engine does not support prompt_logprobs",
+            )
         room = self.max_model_len - len(prompt)
         if room < 1 or not prompt:
             limit = self.max_model_len
@@ -265,6 +295,7 @@ class TinyRuntime:
                 ignore_end=request.ignore_eos,
                 stop_ids=request.stop_token_ids,
                 stop_rule=trail,
+                prompt_logprobs=request.prompt_logprobs,
             )
         )
         self._open[name] = _Open(request, request_id, trail, text, int(time.time()))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from explorer.errors import ConfigurationError
@@ -92,7 +93,41 @@ class ModelWeights:
         path = folder / "model.safetensors"
         if not path.is_file():
             raise ConfigurationError(f"{path} is missing")
-        loaded = load_file(path)
+        return cls.of(shape, load_file(path), path)
+
+    @classmethod
+    def read_like(cls, folder: Path, path: Path) -> ModelWeights:
+        """Load another file for the model of `folder`: the same tensors, sizes and types.
+
+        Raises:
+            ConfigurationError: says what does not fit; nothing else is raised for a bad file.
+        """
+        try:
+            loaded = load_file(path)
+            wanted = load_file(folder / "model.safetensors")
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as problem:
+            raise ConfigurationError(f"{path} cannot be read: {problem}") from problem
+        head, tied = loaded.pop("lm_head.weight", None), "model.embed_tokens.weight"
+        if head is not None and not np.array_equal(head, loaded.get(tied, head[:0])):
+            raise ConfigurationError(f"{path}: `lm_head.weight` is not tied to `{tied}`")
+        odd = sorted(set(loaded) ^ set(wanted))
+        if odd:
+            which = "lacks" if odd[0] in wanted else "has an unknown"
+            raise ConfigurationError(f"{path} {which} tensor `{odd[0][:80]}`")
+        for name, tensor in loaded.items():
+            like = wanted[name]
+            if tensor.shape != like.shape or tensor.dtype != like.dtype:
+                raise ConfigurationError(
+                    f"{path}: `{name}` is {tensor.dtype} {list(tensor.shape)} and must be "
+                    f"{like.dtype} {list(like.shape)}"
+                )
+            if not np.isfinite(tensor).all():
+                raise ConfigurationError(f"{path}: `{name}` holds NaN or infinity")
+        return cls.of(ModelShape.read(folder), loaded, path)
+
+    @classmethod
+    def of(cls, shape: ModelShape, loaded: Mapping[str, Any], path: Path) -> ModelWeights:
+        """Tensors as they were read from `path`. Raises ConfigurationError."""
         tensors = {name: np.asarray(value, np.float32) for name, value in loaded.items()}
         try:
             layers = tuple(_layer(tensors, f"model.layers.{i}.") for i in range(shape.layers))
