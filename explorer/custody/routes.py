@@ -1,7 +1,8 @@
 """The envelope of routed experts: which experts each token went through, as one text.
 
-Owns: `nrlre1:<dtype>:<T>x<L>x<K>:<base64>`, the older nested lists, which rows belong to what a
-call generated. Must not know: models, where routes are kept.
+Owns: `nrlre1:<dtype>:<T>x<L>x<K>:<base64>`, the older nested lists, the array in base64 that
+vLLM sends, which rows belong to what a call generated, what stands for routes that are kept
+elsewhere. Must not know: models, where routes are kept.
 
 The values are row-major: tokens, then layers, then the chosen experts. A route that is missing
 is -1. The digest of a call's extras covers the text as it is.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from explorer.custody.errors import RecordError
+from explorer.custody.staging import extras_digest
 
 MAGIC = "nrlre1"
 MISSING = -1
@@ -98,6 +101,68 @@ def route_span(carry_len: int, generation_len: int, staged_len: int) -> str:
     if staged_len > 0 and staged_len == carry_len + generation_len:
         return "full"
     return "tail" if 0 < generation_len <= staged_len else "sentinel"
+
+
+def as_envelope(routes: object) -> str:
+    """Routes in any form that an engine sends them in, as the envelope.
+
+    Args:
+        routes: an envelope, nested lists, or a NumPy file (version 1 or 2) in base64.
+
+    Raises:
+        RecordError: it is none of these, or holds other than three dimensions of whole numbers.
+    """
+    if isinstance(routes, str) and not routes.startswith(f"{MAGIC}:"):
+        array = _npy(routes)
+    else:
+        array, dtype = decode_routes(routes)
+        if isinstance(routes, str):
+            return encode_routes(array, dtype)
+    most, least = int(array.max(initial=0)), int(array.min(initial=0))
+    small = "int8" if least >= -128 and most < 128 else "int16"
+    fits = least >= -(2**15) and most < 2**15
+    return encode_routes(array, small if fits else "int32")
+
+
+def commitment(envelope: str) -> str:
+    """Stands for routes that are kept elsewhere: the envelope's head, then the digest of
+    the extras that hold it, in place of its payload."""
+    head = envelope.rpartition(":")[0]
+    return f"{head}:{extras_digest({'routed_experts': envelope})}"
+
+
+def committed_extras(text: str) -> str:
+    """The extras digest of a `commitment`.
+
+    Raises:
+        RecordError: it is none.
+    """
+    _, _, digest = _head(text)
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise RecordError("a commitment to routes ends in a digest")
+    return digest
+
+
+def _npy(text: str) -> NDArray[Any]:
+    """The array of a NumPy file in base64; its header is never evaluated as code."""
+    try:
+        raw = io.BytesIO(base64.b64decode(text, validate=True))
+        version = np.lib.format.read_magic(raw)
+        if version == (1, 0):
+            shape, by_columns, kind = np.lib.format.read_array_header_1_0(raw)
+        elif version == (2, 0):
+            shape, by_columns, kind = np.lib.format.read_array_header_2_0(raw)
+        else:
+            raise RecordError(f"routes are in a NumPy file of version {version}")
+    except (ValueError, binascii.Error) as error:
+        raise RecordError(f"routes are no array in base64: {str(error)[:200]}") from None
+    rest = raw.read()
+    if kind.kind not in "iu" or kind.hasobject or len(shape) != 3:
+        raise RecordError("routes are whole numbers by token, layer and choice")
+    # In Python's numbers: a shape of a stranger may be beyond 64 bits.
+    if shape[0] * shape[1] * shape[2] * kind.itemsize != len(rest):
+        raise RecordError("routes do not have as many bytes as their shape says")
+    return np.frombuffer(rest, kind).reshape(shape, order="F" if by_columns else "C")
 
 
 def _head(payload: object) -> tuple[str, tuple[int, int, int], str]:
