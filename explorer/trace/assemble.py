@@ -34,6 +34,7 @@ from explorer.trace.refusals import Need, refusals
 from explorer.trace.roles import answered
 from explorer.trace.rowtext import RowText, row_texts, zeros_text
 from explorer.trace.verdict import Judgement
+from explorer.trace.versions import version_spans
 
 TRACE_SCHEMA_VERSION = 1
 
@@ -216,6 +217,7 @@ def _turn_metadata(record: RolloutRecord, judgement: Judgement, call: Call) -> d
         "n_tools": call.n_tools,
         "weight_version_start": call.weight_version_start,
         "weight_version_end": call.weight_version_end,
+        "weight_version_spans": [list(span) for span in version_spans(call)],
         "chain_hash": None if call.chain_hash is None else call.chain_hash.hex(),
         "prefix_of": call.stored_parent_id,
         "prefix_len": call.prefix_len,

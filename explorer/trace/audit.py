@@ -26,6 +26,7 @@ from explorer.trace.custody_section import custody_chunks
 from explorer.trace.jsontext import dump, non_finite
 from explorer.trace.provenance import rollout_facts
 from explorer.trace.verdict import Judgement
+from explorer.trace.versions import behind_at_end, version_spans
 
 AUDIT_SCHEMA_VERSION = 1
 AUDIT_FORMAT = "rollout-explorer/capture-audit"
@@ -186,6 +187,9 @@ def _decided(judgement: Judgement, call: Call, codes: list[str]) -> dict[str, An
     mask = judgement.masks.get(call.call_id)
     broke = None if node is None else node.break_
     return {
+        "version_spans": [
+            [*span, behind_at_end(call, span.version)] for span in version_spans(call)
+        ],
         "parent_id": None if node is None else node.parent_id,
         "root_id": None if node is None else node.root_id,
         "prefix_break": None if broke is None else asdict(broke),

@@ -32,6 +32,7 @@ from explorer.records import (
     RolloutEvent,
     RolloutId,
     RolloutRecord,
+    WeightSpan,
 )
 from explorer.trace.audit import AUDIT_FORMAT, AUDIT_SCHEMA_VERSION, PLAIN_FIELDS
 from explorer.trace.policy import Policy
@@ -154,6 +155,8 @@ def _plain_call() -> type[BaseModel]:
     hints = get_type_hints(Call)
     wanted: dict[str, Any] = {name: (hints[name], ...) for name in PLAIN_FIELDS}
     wanted["notes"] = (list[Note], ...)
+    # Audits from before the engine's spans were kept have none.
+    wanted["weight_spans"] = (tuple[WeightSpan, ...], ())
     wanted["chain_hash"] = (str | None, ...)
     wanted["message_digests"] = (tuple[str, ...], ...)
     wanted["digests_shared"] = (int, ...)

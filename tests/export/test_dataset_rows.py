@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from explorer.export.dataset.schema import (
     schema_of,
 )
 from explorer.export.dataset.values import list_array, logprob_array, logprobs_of
-from explorer.records import EventKind, MaskReason, Note, Purpose, RolloutRecord
+from explorer.records import EventKind, MaskReason, Note, Purpose, RolloutRecord, WeightSpan
 from explorer.trace.audit import PLAIN_FIELDS, SPELT_APART
 from explorer.trace.inputs import hash_inputs
+from explorer.trace.policy import DEFAULT_POLICY, Crossing
 from explorer.trace.verdict import Judgement, judge
 from tests.export.datasets import forked, odd
 from tests.store.making import facts
@@ -99,6 +101,28 @@ def test_a_fork_trains_each_sampled_token_once(size: int) -> None:
     assert right["weight_versions"][1:3] == [None, 7]
     assert right["reward"] == 1.0
     assert sum(row["supervised_tokens"] for row in rows) == judgement.supervised_tokens == 7
+
+
+def test_ver_01_the_engines_spans_give_every_token_of_a_sequence_its_version() -> None:
+    first, second = two_turns()
+    spans = (WeightSpan("7", 7, 0, 1), WeightSpan("8", 8, 1, 3))
+    across = make_call(
+        "c",
+        3,
+        [1, 2, 3, 4, 5, 6, 7],
+        [8, 9, 10],
+        parent=second,
+        n_tools=2,
+        weight_version_end=8,
+        weight_spans=spans,
+    )
+    made = record(first, second, across)
+    judgement = judge(made, replace(DEFAULT_POLICY, version_crossed=Crossing.TRAIN))
+    found = tables(made, judgement)
+    (row,) = found["sequences"].to_pylist()
+    none = None
+    assert row["weight_versions"] == [none, none, 7, 7, none, 7, none, 7, 8, 8]
+    assert read_back(found).calls[2].weight_spans == spans
 
 
 def test_a_rollout_that_may_not_train_has_calls_with_reasons_and_no_sequences() -> None:

@@ -13,13 +13,15 @@ import orjson
 import pytest
 
 from explorer.errors import RecordInconsistent
-from explorer.records import CallId, EventKind, MaskReason
+from explorer.records import CallId, EventKind, MaskReason, WeightSpan
 from explorer.trace.assemble import training_trace
 from explorer.trace.audit import capture_audit
+from explorer.trace.audit_reader import read_audit
 from explorer.trace.mask import Span
-from explorer.trace.policy import DEFAULT_POLICY, SHIPPED
+from explorer.trace.policy import DEFAULT_POLICY, SHIPPED, Crossing
 from explorer.trace.verdict import judge
 from explorer.trace.verify import verify
+from explorer.trace.versions import token_versions
 from tests.trace.build import event, make_call, record, two_turns
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +88,34 @@ def test_ver_01_a_call_across_a_sync_is_flagged_and_versions_travel_with_every_t
     ]
     assert per_token == [7, 7, 7, 8]
     assert turns[0]["metadata"]["provenance"]["weight_versions"] == [7, 8]
+    spans = [turn["metadata"]["weight_version_spans"] for turn in turns]
+    assert spans == [[[0, 2, 7]], [[0, 1, 7]], [[0, 2, None]], [[0, 1, 8]]]
+    assert [token_versions(call) for call in made.calls] == [[7, 7], [7], [None, None], [8]]
+
+
+def test_ver_01_the_engines_spans_expand_a_call_across_a_sync_to_its_tokens() -> None:
+    first, second = two_turns()
+    across = make_call(
+        "c",
+        3,
+        [1, 2, 3, 4, 5, 6, 7],
+        [8, 9],
+        n_tools=2,
+        weight_version_end=8,
+        weight_spans=(WeightSpan("7", 7, 0, 1), WeightSpan("8", 8, 1, 2)),
+    )
+    made = record(first, second, across)
+    # By default it still does not train: the version of each token is known, and they differ.
+    assert [reason.code for reason in judge(made).reasons] == ["version_crossed"]
+    trains = judge(made, replace(SHIPPED["async"], version_crossed=Crossing.TRAIN))
+    assert trains.trainable
+    audit = orjson.loads(b"".join(capture_audit(made, trains)))
+    assert [call["version_spans"] for call in audit["calls"]] == [
+        [[0, 2, 7, 0]],
+        [[0, 1, 7, 0]],
+        [[0, 1, 7, 1], [1, 2, 8, 0]],
+    ]
+    assert read_audit(audit).record.calls[2].weight_spans == across.weight_spans
 
 
 @pytest.mark.parametrize("trains", [True, False])

@@ -19,6 +19,7 @@ from explorer.export.dataset.adapter import Adapter, Layout, Line, Subject
 from explorer.records import Call
 from explorer.trace.assemble import exported_calls, wide
 from explorer.trace.jsontext import dump
+from explorer.trace.versions import token_versions
 
 
 class CallsJsonl(Adapter):
@@ -70,6 +71,8 @@ def _told(subject: Subject, call: Call, trained: Trained) -> dict[str, Any]:
         "stop_reason": call.stop_reason,
         "weight_version_start": call.weight_version_start,
         "weight_version_end": call.weight_version_end,
+        # A token each of the completion; AReaL writes -1 for every prompt token before them.
+        "weight_versions": token_versions(call),
         "model_served": call.model_served,
         "tokenizer_id": rollout.tokenizer_id,
         # As text: calls are asked for different things, and readers that infer types would

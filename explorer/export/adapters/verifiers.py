@@ -23,6 +23,7 @@ from explorer.export.dataset.adapter import Adapter, Layout, Line, Subject
 from explorer.records import Call, RolloutRecord
 from explorer.trace.assemble import wide
 from explorer.trace.jsontext import dump
+from explorer.trace.versions import version_spans
 
 _FINISHES = ("stop", "length", "tool_calls")
 
@@ -243,6 +244,7 @@ def _info(subject: Subject, graph: Graph) -> dict[str, Any]:
                 "mask_reason": judgement.masks[said.call.call_id].reason,
                 "weight_version_start": said.call.weight_version_start,
                 "weight_version_end": said.call.weight_version_end,
+                "weight_version_spans": [list(span) for span in version_spans(said.call)],
             }
             for at, said in enumerate(graph.said)
             if said.call is not None

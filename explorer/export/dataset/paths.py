@@ -20,9 +20,9 @@ from explorer.errors import RecordInconsistent
 from explorer.export.dataset.schema import REASON_CODES
 from explorer.records import Call, CallId, IdArray, LogprobArray, MaskReason, RolloutRecord
 from explorer.trace.assemble import exported_calls
-from explorer.trace.checks import crossed_versions
 from explorer.trace.mask import CallMask
 from explorer.trace.verdict import Judgement
+from explorer.trace.versions import VersionSpan, version_spans
 
 _SAMPLED = REASON_CODES[MaskReason.SAMPLED]
 
@@ -31,14 +31,14 @@ class Stretch(NamedTuple):
     """The sampled tokens of one call of a path, and whether they train in this row.
 
     Attributes:
-        version: the weight version that they all have; None where nobody told, or two did.
+        versions: the weight versions that sampled them, as spans of the call's completion.
     """
 
     call: Call
     start: int
     end: int
     owned: bool
-    version: int | None
+    versions: tuple[VersionSpan, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,8 +177,7 @@ def _row(
                 reason = MaskReason.OWNED_BY_OTHER_ROW
             reasons[span.start : span.end] = REASON_CODES[reason]
         start, end = mask.prompt_len, mask.length
-        version = None if crossed_versions(call) else call.weight_version_start
-        stretches.append(Stretch(call, start, end, not again, version))
+        stretches.append(Stretch(call, start, end, not again, version_spans(call)))
         if call.logprobs is not None and call.logprobs.size == end - start:
             logprobs[start:end] = call.logprobs
     trains = (reasons == _SAMPLED).astype(np.int8)

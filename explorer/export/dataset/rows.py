@@ -234,9 +234,10 @@ def _sequence(row: Row, judgement: Judgement) -> dict[str, Any]:
         "weight_versions": Versions(
             int(row.token_ids.size),
             [
-                (part.start, part.end, part.version)
+                (part.start + span.start, part.start + span.end, span.version)
                 for part in parts
-                if part.version is not None
+                for span in part.versions
+                if span.version is not None
             ],
         ),
     }
