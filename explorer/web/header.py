@@ -45,6 +45,7 @@ TABS = (
     ("requests", "Requests"),
     ("group", "Group"),
     ("provenance", "Provenance"),
+    ("delta", "Trainer δ"),
     ("findings", "Findings"),
     ("notes", "Notes"),
     ("custody", "Custody"),
