@@ -73,14 +73,15 @@ if (header) {
 /* ---- the token pane ------------------------------------------------------------------- */
 
 const pane = $(".pane[data-base]");
-const METRICS = ["logprob", "rank", "entropy", "version", "mask"];
-const METRIC_CLASS = /\b(?:b[0-7n]|m[trqp]|v[0-5x])\b ?/;
+const METRICS = ["logprob", "rank", "entropy", "version", "mask", "delta", "ratio"];
+const METRIC_CLASS = /\b(?:b[0-7n]|m[trqp]|v[0-5x]|d[0-6])\b ?/;
 const OUTLIER = 7; // index of the first bin from 4 nats on
 const codes = {
   logprob: ["", "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "bn"],
   mask: ["", "mt", "mr", "mq", "mp"],
 };
 codes.rank = codes.entropy = codes.logprob;
+codes.delta = codes.ratio = ["", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "bn", "bn"];
 codes.version = ["", "v0", "v1", "v2", "v3", "v4", "v5", "vx", "bn", "bn"];
 
 const view = { blocks: [], starts: [], visible: new Set(), columns: new Map(), at: null, cursor: null };
@@ -299,8 +300,10 @@ function stepToken(step) {
 
 async function stepOutlier(step) {
   if (!pane) return;
-  const bytes = await column("logprob");
-  const bin = (t) => bytes[t] >= OUTLIER && bytes[t] < 9;
+  // Coloured by δ or the ratio, an outlier is what the trainer and the engine disagree about.
+  const off = root.dataset.m === "delta" || root.dataset.m === "ratio";
+  const bytes = await column(off ? "delta" : "logprob");
+  const bin = (t) => (off ? bytes[t] === 1 || bytes[t] === 7 : bytes[t] >= OUTLIER && bytes[t] < 9);
   for (let t = (view.at ?? firstVisible() - 1) + step; t >= 0 && t < bytes.length; t += step) {
     if (bin(t)) { select(t, { show: false }); return; }
   }
@@ -425,7 +428,14 @@ const shortcuts = {
   3: onPane(() => { setState({ m: "entropy" }); }),
   4: onPane(() => { setState({ m: "version" }); }),
   5: onPane(() => { setState({ m: "mask" }); }),
+  6: onPane(() => { setState({ m: "delta" }); }),
+  7: onPane(() => { setState({ m: "ratio" }); }),
   w: onPane(() => {
+    if (root.dataset.m === "delta" || root.dataset.m === "ratio") {
+      const furthest = $(".worst.delta [data-worst]");
+      if (furthest) select(Number(furthest.dataset.worst), { show: false }); else toast("no token of this branch has a δ");
+      return;
+    }
     const elsewhere = $("[data-elsewhere]");
     if (elsewhere) { location.assign(elsewhere.href); return; }
     const worst = $("[data-worst]");

@@ -6,6 +6,7 @@ Must not know: HTML, HTTP, the store.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -39,8 +40,13 @@ ENTROPY_EDGES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0)
 VERSION_COLOURS: Final = 6
 CROSSED: Final = 7  # code of a call that saw the weights change
 
+# Edges of δ in nats and of the ratio exp δ; between the middle two lies what numerics alone do.
+DELTA_EDGES: Final = (-0.7, -0.3, -0.1, 0.1, 0.3, 0.7)
+RATIO_EDGES: Final = (0.5, 0.75, 0.9, 1.1, 1.33, 2.0)
+
 # Codes of one-byte columns stand for these classes; `static/explorer.js` has the same.
 BIN_CLASSES: Final = ("", "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "bn")
+DELTA_CLASSES: Final = ("", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "bn", "bn")
 MASK_CLASSES: Final = ("", "mt", "mr", "mq", "mp")
 VERSION_CLASSES: Final = ("", "v0", "v1", "v2", "v3", "v4", "v5", "vx", "bn", "bn")
 METRICS: Final = {
@@ -49,6 +55,8 @@ METRICS: Final = {
     "entropy": BIN_CLASSES,
     "version": VERSION_CLASSES,
     "mask": MASK_CLASSES,
+    "delta": DELTA_CLASSES,
+    "ratio": DELTA_CLASSES,
 }
 _ROLE_REASONS: Final = frozenset(
     {
@@ -91,7 +99,8 @@ _MASK_CODES: Final = np.array([mask_code(reason) for reason in REASONS], dtype=n
 class BranchView:
     """A branch, token by token; every array has one entry per token.
 
-    `logprobs` is NaN where there is no number: prompt text, null, sentinel.
+    `logprobs` is NaN where there is no number: prompt text, null, sentinel. `trainer` are
+    those that a trainer told, likewise; None where none told any.
     """
 
     leaf: CallId
@@ -102,6 +111,7 @@ class BranchView:
     logprobs: LogprobArray
     reasons: NDArray[np.uint8]
     sampled: NDArray[np.bool_]
+    trainer: LogprobArray | None = None
 
     @property
     def length(self) -> int:
@@ -127,6 +137,35 @@ class BranchView:
         """Sampled tokens the engine itself found very unlikely."""
         with np.errstate(invalid="ignore"):
             return -self.logprobs >= OUTLIER_NATS
+
+    @cached_property
+    def deltas(self) -> NDArray[np.float64]:
+        """Trainer − rollout logprob of each sampled token, NaN where either is missing."""
+        if self.trainer is None:
+            return np.full(self.length, np.nan)
+        return self.trainer.astype(np.float64) - self.logprobs.astype(np.float64)
+
+    @cached_property
+    def delta_column(self) -> NDArray[np.uint8]:
+        """Bin codes of δ."""
+        return self._off_codes(DELTA_EDGES)
+
+    @cached_property
+    def ratio_column(self) -> NDArray[np.uint8]:
+        """Bin codes of the ratio; compared as logarithms, so that nothing overflows."""
+        return self._off_codes(np.log(RATIO_EDGES))
+
+    def _off_codes(self, edges: Sequence[float] | NDArray[np.float64]) -> NDArray[np.uint8]:
+        codes = (np.digitize(self.deltas, edges) + 1).astype(np.uint8)
+        codes[np.isnan(self.deltas)] = NO_VALUE
+        codes[~self.sampled] = 0
+        return codes
+
+    @cached_property
+    def far_off(self) -> NDArray[np.bool_]:
+        """Sampled tokens whose δ is beyond the outermost edges."""
+        with np.errstate(invalid="ignore"):
+            return np.abs(self.deltas) >= DELTA_EDGES[-1]
 
     @cached_property
     def mask_column(self) -> NDArray[np.uint8]:
@@ -220,8 +259,13 @@ class BranchView:
         return self.path.index(call_id) + 1
 
 
-def branch_view(judged: Judged, leaf: CallId) -> BranchView:
+def branch_view(
+    judged: Judged, leaf: CallId, told: Mapping[CallId, LogprobArray] | None = None
+) -> BranchView:
     """The arrays of one branch.
+
+    Args:
+        told: a trainer's logprobs by call.
 
     Raises:
         KeyError: the rollout has no such call.
@@ -232,6 +276,7 @@ def branch_view(judged: Judged, leaf: CallId) -> BranchView:
     length = segments[-1].end if segments else 0
     ids = np.zeros(length, dtype=np.int32)
     logprobs = np.full(length, np.nan, dtype=np.float32)
+    trainer = np.full(length, np.nan, dtype=np.float32)
     # What no span covers has no reason to train.
     reasons = np.full(length, REASON_INDEX[MaskReason.LOGPROB_MISSING], dtype=np.uint8)
     sampled = np.zeros(length, dtype=np.bool_)
@@ -250,6 +295,10 @@ def branch_view(judged: Judged, leaf: CallId) -> BranchView:
         sampled[here] = True
         if call.logprobs is not None and call.logprobs.size == call.completion.size:
             logprobs[here] = call.logprobs
+        theirs = (told or {}).get(segment.call_id)
+        if theirs is not None and theirs.size == call.completion.size:
+            trainer[here] = theirs
+    trainer[~(np.isfinite(trainer) & (trainer > SENTINEL_LOGPROB))] = np.nan
     logprobs[~(np.isfinite(logprobs) & (logprobs > SENTINEL_LOGPROB))] = np.nan
     return BranchView(
         leaf=leaf,
@@ -260,4 +309,5 @@ def branch_view(judged: Judged, leaf: CallId) -> BranchView:
         logprobs=logprobs,
         reasons=reasons,
         sampled=sampled,
+        trainer=trainer if told else None,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from explorer.errors import NotFound
+from explorer.export.deltas import TrainerSet, sets_of, usual_set
 from explorer.export.judged import Judged
 from explorer.records import CallId
 from explorer.trace.decode import Piece, pieces
@@ -30,14 +31,15 @@ Vocabulary = Mapping[int, tuple[bytes, bool]]
 class Shown:
     """A branch with the pieces of its tokens and the vocabulary that made them.
 
-    `sections` keeps finished sections by their look: a reload or a second reader of a
-    long rollout costs no markup.
+    `told` is what a trainer told last. `sections` keeps finished sections by their look: a
+    reload or a second reader of a long rollout costs no markup.
     """
 
     view: BranchView
     pieces: list[Piece]
     vocabulary: Vocabulary
     labels: Mapping[CallId, str]
+    told: TrainerSet | None = None
     sections: dict[Look, tuple[TurnSection, ...]] = field(default_factory=dict)
 
 
@@ -68,15 +70,21 @@ def leaf_of(tree: TurnTree, wanted: str) -> CallId | None:
 def shown_branch(services: Services, judged: Judged, tree: TurnTree, leaf: CallId) -> Shown:
     """The branch, from the cache when its inputs are the same."""
     rollout = judged.record.rollout
-    key = (rollout.rollout_id, judged.judgement.inputs_sha256, leaf)
+    told = usual_set(sets_of(services.store.trainer_logps(rollout.rollout_id)))
+    key = (
+        rollout.rollout_id,
+        f"{judged.judgement.inputs_sha256}.{'' if told is None else told.time_us}",
+        leaf,
+    )
     with _lock:
         kept = _kept.get(key)
         if kept is not None:
             _kept.move_to_end(key)
             return kept
-    view = branch_view(judged, leaf)
+    view = branch_view(judged, leaf, None if told is None else told.logps)
     vocabulary = services.vocabulary(rollout.tokenizer_id)
-    made = Shown(view, pieces(view.ids.tolist(), vocabulary), vocabulary, tree.labels)
+    cut = pieces(view.ids.tolist(), vocabulary)
+    made = Shown(view, cut, vocabulary, tree.labels, told)
     if vocabulary:
         with _lock:
             _kept[key] = made

@@ -97,6 +97,7 @@ class Header:
     notes_href: str = said("Address of the notes tab.")
     live: LiveBar | None = said("Null once the rollout is closed.")
     hidden: str = said("What of the rollout these pages hide, in words; empty for nothing.")
+    weights: str = said("Weight versions of the tokens that train, and the oldest's age now.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,9 @@ class Legend:
     rank_known: bool = said("Whether alternatives were recorded, so that ranks exist.")
     entropy: tuple[tuple[str, str], ...] = said("CSS class and lower edge of entropy bins.")
     versions: tuple[tuple[str, str], ...] = said("CSS class and name of weight versions.")
+    delta: tuple[tuple[str, str], ...] = said("CSS class and text of bins of δ.")
+    ratio: tuple[tuple[str, str], ...] = said("CSS class and text of bins of the ratio exp δ.")
+    delta_text: str = said("Whose logprobs δ is against, and its noise; empty: nobody's.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,9 @@ class TokenFacts:
     logprob: float | None = said("Logprob in nats; null when there is none.")
     logprob_text: str = said("The logprob as shown.")
     probability: float | None = said("exp of it.")
+    trainer: float | None = said("Logprob that a trainer told last; null where none did.")
+    delta: float | None = said("Trainer − rollout logprob in nats.")
+    trainer_text: str = said("The trainer's logprob, δ and ratio as shown; empty: none told.")
     rank: int | None = said("Rank among the recorded alternatives, 1 is the likeliest.")
     entropy: float | None = said("Entropy of its recorded alternatives in nats, a lower bound.")
     entropy_text: str = said("The entropy in words.")
@@ -249,6 +256,19 @@ class WorstToken:
     text: str = said("The token, with control characters visible.")
     logprob: float = said("Its logprob in nats.")
     logprob_text: str = said("The logprob as shown.")
+    label: str = said("Its turn, as labelled in the tree.")
+    trained: bool = said("Whether it trains.")
+    href: str = said("Address of the token.")
+
+
+@dataclass(frozen=True, slots=True)
+class OffToken:
+    """One of the tokens that a trainer and the engine disagree about most."""
+
+    index: int = said("Position on the branch.")
+    text: str = said("The token, with control characters visible.")
+    delta: float = said("Trainer − rollout logprob in nats.")
+    delta_text: str = said("δ as shown.")
     label: str = said("Its turn, as labelled in the tree.")
     trained: bool = said("Whether it trains.")
     href: str = said("Address of the token.")
@@ -290,7 +310,7 @@ class TokensPage:
     tree: tuple[TreeRow, ...] = said("Every call.")
     branches: tuple[BranchChoice, ...] = said("Every branch.")
     branch: str = said("Last call of the branch shown, empty without calls.")
-    metric: str = said("`logprob`, `rank`, `entropy`, `version` or `mask`.")
+    metric: str = said("`logprob`, `rank`, `entropy`, `version`, `mask`, `delta` or `ratio`.")
     mask: bool = said("Whether masked sampled tokens are hatched.")
     whitespace: bool = said("Whether spaces and line ends are marked.")
     ids: bool = said("Whether token ids are printed.")
@@ -299,12 +319,14 @@ class TokensPage:
     sampled_tokens: int = said("Of these, sampled.")
     trained_tokens: int = said("Of these, tokens that train.")
     outliers: int = said("Sampled tokens with −logp of 4 nats or more.")
+    far_off: int = said("Sampled tokens with |δ| of 0.7 nats or more.")
     shown_tokens: int = said("Tokens on this page.")
     broke: BreakNote | None = said("Where this branch left an earlier call, if it did.")
     sections: tuple[TurnSection, ...] = said("The tokens, turn by turn.")
     minimap: tuple[Bar, ...] = said("Trained and masked spans, and outliers.")
     legend: Legend = said("What the colours mean.")
     worst: tuple[WorstToken, ...] = said("The least likely sampled tokens, the worst first.")
+    furthest: tuple[OffToken, ...] = said("The tokens with the greatest |δ|, the worst first.")
     elsewhere: Elsewhere | None = said(
         "The least likely token of the agent on another branch, null when it is on this one."
     )

@@ -20,6 +20,7 @@ from explorer.records import Grade
 from explorer.store.interface import RolloutSummary, Store
 from explorer.store.remarks import Annotation
 from explorer.trace.verdict import Judgement
+from explorer.trace.versions import Line, rollout_versions
 from explorer.web import words
 from explorer.web.access import Access
 from explorer.web.contexts import Crumb, Frame, Taking
@@ -37,6 +38,7 @@ from explorer.web.live import position_of
 from explorer.web.permissions import answers, held_back
 from explorer.web.pretty import safe_text
 from explorer.web.timing import budget_rows
+from explorer.web.version_words import rollout_words
 
 TABS = (
     ("conversation", "Conversation"),
@@ -52,6 +54,7 @@ TABS = (
     ("access", "Access"),
 )
 # Tabs that show one branch, so that a link between them keeps it.
+NO_LINE = Line()
 BRANCH_TABS = frozenset({"conversation", "tokens"})
 
 
@@ -149,6 +152,7 @@ def rollout_header(
     branch: str | None = None,
     query: str = "",
     notes: Sequence[Annotation] = (),
+    line: Line = NO_LINE,
 ) -> Header:
     """The header of one tab.
 
@@ -156,6 +160,7 @@ def rollout_header(
         branch: the branch shown, kept by links to the other tabs that show one.
         query: view state that links to neighbours keep.
         notes: what people wrote; labels of the whole rollout become chips.
+        line: the weights that ages are counted against.
     """
     rollout, judgement = judged.record.rollout, judged.judgement
     grades = [finding.grade for finding in judgement.findings]
@@ -204,6 +209,7 @@ def rollout_header(
         notes_href=rollout_href(rollout.rollout_id, "notes"),
         live=None if state.closed else _live(judged),
         hidden=_hidden(judged),
+        weights=rollout_words(rollout_versions(judged.record.calls, judgement.masks, line)),
     )
 
 

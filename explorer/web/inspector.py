@@ -19,6 +19,7 @@ from explorer.web.alternatives import alternatives_of, entropy_of, rank_of
 from explorer.web.branch import REASONS
 from explorer.web.branches import Shown
 from explorer.web.contexts_rollout import Alternative, TokenFacts
+from explorer.web.delta_pane import trainer_value, trainer_words
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
@@ -38,6 +39,7 @@ def token_facts(
     value = float(view.logprobs[index])
     logprob = None if math.isnan(value) else value
     alternatives = _alternatives(call, shown, index, segment) if sampled else ()
+    trainer = trainer_value(shown, index)
     rank, rank_text = _rank(call, segment, index, logprob, sampled=sampled)
     entropy = _entropy(alternatives)
     rollout_id = judged.record.rollout.rollout_id
@@ -60,6 +62,9 @@ def token_facts(
         logprob=logprob,
         logprob_text=_logprob_text(call, logprob, sampled=sampled),
         probability=None if logprob is None else math.exp(min(0.0, logprob)),
+        trainer=trainer,
+        delta=None if trainer is None or logprob is None else trainer - logprob,
+        trainer_text=trainer_words(trainer, logprob) if shown.told and sampled else "",
         rank=rank,
         rank_text=rank_text,
         entropy=entropy,

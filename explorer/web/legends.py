@@ -11,17 +11,24 @@ from explorer.web import words
 from explorer.web.alternatives import NO_VALUE
 from explorer.web.branch import (
     CROSSED,
+    DELTA_EDGES,
     EDGES,
     ENTROPY_EDGES,
+    RATIO_EDGES,
     VERSION_CLASSES,
     VERSION_COLOURS,
     BranchView,
 )
 from explorer.web.contexts_rollout import Legend
+from explorer.web.delta_pane import off_bins
 
 
-def legend(judged: Judged, view: BranchView | None) -> Legend:
-    """What the colours mean, with the semantics of the logprobs in words."""
+def legend(judged: Judged, view: BranchView | None, delta_text: str = "") -> Legend:
+    """What the colours mean, with the semantics of the logprobs in words.
+
+    Args:
+        delta_text: whose logprobs δ is against; empty where nobody told any.
+    """
     swatches = [("paper", "<" + f"{EDGES[0]:g}".removeprefix("0"))]
     for number, edge in enumerate(EDGES):
         text = f"{edge:g}".removeprefix("0")
@@ -44,6 +51,9 @@ def legend(judged: Judged, view: BranchView | None) -> Legend:
             ),
         ),
         versions=_versions(view),
+        delta=off_bins(DELTA_EDGES),
+        ratio=off_bins(RATIO_EDGES),
+        delta_text=delta_text,
     )
 
 

@@ -20,6 +20,7 @@ from explorer.web import (
     audit_pages,
     compare_pages,
     dataset_pages,
+    delta_tab,
     drift,
     drift_pages,
     grant_pages,
@@ -54,6 +55,7 @@ def mount(app: FastAPI, services: Services) -> None:
     app.state.services = services
     app.include_router(token_pages.router)
     app.include_router(rollout_pages.router)
+    app.include_router(delta_tab.router)
     app.include_router(compare_pages.router)
     app.include_router(message_pages.router)
     app.include_router(drift_pages.router)

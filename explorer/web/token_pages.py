@@ -22,6 +22,7 @@ from explorer.web.contexts_rollout import (
     TokensPage,
     TurnSection,
 )
+from explorer.web.delta_pane import delta_words, furthest_tokens
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.inspector import token_facts
@@ -37,7 +38,7 @@ from explorer.web.workers import in_page_thread
 from explorer.web.worst import turn_numbers, turns_left_out, worst_elsewhere, worst_tokens
 
 router = APIRouter(include_in_schema=False)
-VALUES = ("logprob-values", "entropy-values")
+VALUES = {"logprob-values": "logprobs", "entropy-values": "entropies", "delta-values": "deltas"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +134,21 @@ def tokens_page(
         sampled_tokens=int(np.count_nonzero(shown.view.sampled)) if shown else 0,
         trained_tokens=int(np.count_nonzero(shown.view.trained)) if shown else 0,
         outliers=int(np.count_nonzero(shown.view.outliers)) if shown else 0,
+        far_off=int(np.count_nonzero(shown.view.far_off)) if shown else 0,
         shown_tokens=sum(section.shown for section in sections),
         broke=tree.root_break(leaf, decode) if leaf is not None else None,
         sections=sections,
         minimap=minimap(shown.view) if shown else (),
         worst=worst_tokens(judged, shown) if shown else (),
+        furthest=furthest_tokens(judged, shown) if shown else (),
         elsewhere=worst_elsewhere(judged, tree, shown) if shown else None,
         turns=turn_numbers(shown) if shown else (),
         turns_left_out=turns_left_out(shown) if shown else 0,
-        legend=legend(judged, shown.view if shown else None),
+        legend=legend(
+            judged,
+            shown.view if shown else None,
+            delta_words(judged, shown, services.store),
+        ),
         problem="" if shown else no_tokens(judged, leaf is not None),
         inspected=token_facts(judged, shown, at, notes) if shown and at is not None else None,
     )
@@ -264,8 +271,7 @@ async def column(request: Request, rollout_id: str, metric: str) -> Response:
         if metric == "ids":
             data = shown.view.ids.astype("<i4").tobytes()
         elif metric in VALUES:
-            values = shown.view.logprobs if metric == VALUES[0] else shown.view.entropies
-            data = values.astype("<f4").tobytes()
+            data = getattr(shown.view, VALUES[metric]).astype("<f4").tobytes()
         else:
             data = shown.view.column(metric).tobytes()
         return packed(data, "application/octet-stream", compress=compress)

@@ -144,7 +144,12 @@ def minimap(view: BranchView) -> tuple[Bar, ...]:
         if segment.kind == "completion" and len(view.segments) <= 200
     ]
     masked = view.sampled & (view.reasons != TRAINED)
-    for flags, css in ((view.trained, "t"), (masked, "x"), (view.outliers, "o")):
+    for flags, css in (
+        (view.trained, "t"),
+        (masked, "x"),
+        (view.outliers, "o"),
+        (view.far_off, "od"),
+    ):
         bars += _runs(flags, css)
     return tuple(bars)
 

@@ -35,6 +35,7 @@ from explorer.records import (
     RolloutEvent,
     RolloutId,
 )
+from explorer.store.deltas import LogpsKind, TrainerLogps, TrainerPost
 from explorer.store.interface import Store
 from explorer.trace.checks import null_logprobs
 from tests.web.vocabulary import TOKENIZER, encode, entries
@@ -457,6 +458,44 @@ async def write(
         await store.add_event(RolloutEvent(rollout_id, -1, end + 1, EventKind.CLOSED))
 
 
+# Rollouts that a trainer told its logprobs of.
+TRAINED = ("forked", "ranked")
+
+
+async def tell(store: Store, made: Maker) -> None:
+    """A trainer's logprobs: noise, a few tokens far off, a null; and what the engine said when
+    it was asked again."""
+    numbers = np.random.default_rng(8)
+    sampled = [call for call in made.calls if call.logprobs is not None]
+    for kind, version, noise in (
+        (LogpsKind.RESCORED, 7, 0.002),
+        (LogpsKind.TRAINER, 8, 0.06),
+        (LogpsKind.TRAINER, 7, 0.02),
+    ):
+        rows = []
+        for call in sampled:
+            assert call.logprobs is not None
+            moved = numbers.normal(0, noise, call.logprobs.size)
+            if kind is LogpsKind.TRAINER and moved.size > 40:
+                moved[[5, 17, 30]] += (-2.5, 0.9, 0.35)
+            logps = np.minimum(call.logprobs + moved, 0).astype(np.float32)
+            if kind is LogpsKind.TRAINER and moved.size > 40:
+                logps.view(np.uint32)[9] = NULL_LOGPROB_BITS
+            rows.append(
+                TrainerLogps(
+                    made.rollout.rollout_id,
+                    call.call_id,
+                    f"tl_{kind.value}_{version}",
+                    START_US + 3_600_000_000 - version,
+                    kind,
+                    "trl" if kind is LogpsKind.TRAINER else "tiny 1.0",
+                    version,
+                    logps,
+                )
+            )
+        await store.add_trainer_logps(TrainerPost(made.rollout.rollout_id, tuple(rows)))
+
+
 async def fill(store: Store) -> dict[str, Maker]:
     """Write the certificate, the vocabulary and every seed."""
     await store.add_certificate(CERTIFICATE)
@@ -465,5 +504,7 @@ async def fill(store: Store) -> dict[str, Maker]:
     for name, (make, reward, ok) in SEEDS.items():
         made = make()
         await write(store, made, reward, ok, close=name != "open")
+        if name in TRAINED:
+            await tell(store, made)
         written[name] = made
     return written

@@ -22,6 +22,7 @@ from explorer.access.people import Caller, How, Role
 from explorer.access.people import Scope as TokenScope
 from explorer.access.policy import Level
 from explorer.access.signing_in import SignIn
+from explorer.export.deltas import DeltaSummaries
 from explorer.export.hub.target import Target
 from explorer.export.judged import JudgedRollouts
 from explorer.export.publishing.desk import PublishingDesk
@@ -32,6 +33,7 @@ from explorer.export.sealing import Sealing
 from explorer.settings import load
 from explorer.store.duckdb_store import DuckDBStore, StoreOptions
 from explorer.store.interface import Store
+from explorer.trace.delta import Limits
 from explorer.trace.policy import DEFAULT_POLICY
 from explorer.web.access import Access
 from explorer.web.gate import authorise
@@ -107,7 +109,12 @@ def build_app(store: Store, tables: Tables, *, csp: bool = True) -> FastAPI:
         app,
         Services(
             store=store,
-            judged=JudgedRollouts(store, lambda: DEFAULT_POLICY, lambda: START_US),
+            judged=JudgedRollouts(
+                store,
+                lambda: DEFAULT_POLICY,
+                lambda: START_US,
+                DeltaSummaries(store, Limits, lambda: START_US).write,
+            ),
             settings=settings,
             certificate=lambda: CERTIFICATE if store.list_runs() else None,
             vocabulary=lambda tokenizer: tables.get(tokenizer or "", {}),
