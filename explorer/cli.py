@@ -151,6 +151,7 @@ def demo(
 @click.option("--list", "listing", is_flag=True, help="Print the profiles and exit.")
 @options.budget
 @options.streaming
+@options.token_in
 def run(**flags: Any) -> None:
     """Run a harness under a fresh rollout, and close it when the harness ends.
 

@@ -83,6 +83,7 @@ def show_rollout(rollout_id: str, **flags: Any) -> None:
 @click.option("--meta", multiple=True, metavar="K=V", help="Metadata; may be repeated.")
 @options.budget
 @options.streaming
+@options.token_in
 def create_rollout(meta: tuple[str, ...], budget: tuple[str, ...], **flags: Any) -> None:
     """A new rollout; prints its id, secret key and base addresses (shown this once).
 

@@ -46,6 +46,11 @@ class ExternalCustody:
                 f"{PREFIX}CUSTODY=external keeps no logprobs here: leave "
                 f"{PREFIX}TOP_LOGPROBS at 0"
             )
+        if settings.token_in:
+            raise ConfigurationError(
+                f"{PREFIX}CUSTODY=external knows no ids to continue a prompt with: leave "
+                f"{PREFIX}TOKEN_IN off"
+            )
         token = _token(settings, environ)
         try:
             assert_golden_vectors()

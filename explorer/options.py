@@ -37,6 +37,12 @@ streaming = click.option(
     help="Whether streams are made from the whole reply (default) or passed on.",
 )
 
+token_in = click.option(
+    "--token-in/--no-token-in",
+    default=None,
+    help="Begin each prompt with the exact ids of the call that it continues.",
+)
+
 policy = click.option(
     "--policy", help="What may train: default, strict, async, or a TOML file of your own."
 )

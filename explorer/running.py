@@ -51,11 +51,12 @@ def request(flags: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[Sett
         for name in ("run", "task", "group", "purpose", "streaming", "budgets")
     }
     create |= {"metadata": dict(metadata)}
+    token_in = {} if flags["token_in"] is None else {"token_in": flags["token_in"]}
     return settings, Wanted(
         command=command,
         profile=profile,
         wire=profile.wire_or_default(flags["wire"]),
-        create={name: value for name, value in create.items() if value},
+        create={name: value for name, value in create.items() if value} | token_in,
         limits=Limits(flags["timeout"], flags["grace"]),
         ok_from_exit=flags["ok_from_exit"],
         keep_config=flags["keep_config"],

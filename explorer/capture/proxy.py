@@ -39,9 +39,9 @@ from explorer.capture.retries import (
     evidence_in,
 )
 from explorer.capture.sampling import SamplingPlan, shape
+from explorer.capture.token_in import Book
 from explorer.capture.token_in_call import TokenInPlan
 from explorer.engine.protocol import TokenPiece
-from explorer.engine.token_in import TakesIds
 from explorer.errors import (
     CapacityReached,
     ExplorerError,

@@ -11,6 +11,7 @@ from typing import Any
 
 from explorer.records import RolloutRecord
 from explorer.trace.inputs import JUDGE_VERSION
+from explorer.trace.token_in import counted
 from explorer.trace.verdict import Judgement
 
 
@@ -49,10 +50,19 @@ def provenance(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:
             "certificate_id": rollout.certificate_id,
         },
         "weight_versions": weight_versions(record),
+        "token_in": _token_in(record),
         "app_version": rollout.app_version,
         "judge_version": JUDGE_VERSION,
         "policy_sha256": judgement.policy.sha256,
     }
+
+
+def _token_in(record: RolloutRecord) -> dict[str, Any] | None:
+    """How far the model read other prompts than the harness wrote; None without token-in."""
+    if not record.rollout.token_in:
+        return None
+    found = counted(record.calls)
+    return asdict(found) | {"fallbacks": dict(found.fallbacks)}
 
 
 def rollout_facts(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:

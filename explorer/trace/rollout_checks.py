@@ -33,6 +33,7 @@ from explorer.trace.mask import PLAIN, CallMask, logprobs_accepted, raw_coincide
 from explorer.trace.policy import Policy
 from explorer.trace.roles import RoleDecision, answered, sibling_groups
 from explorer.trace.state import RolloutState
+from explorer.trace.token_in import counted, in_words
 from explorer.trace.tree import Node, Tree
 
 _SILENT_CAUSES = frozenset({BreakCause.UNRELATED, BreakCause.SAME_PROMPT})
@@ -246,6 +247,9 @@ def _sampling(decided: Decided) -> Iterator[Finding]:
         names = sorted({name for call in neutral for name in _neutralised(call)})
         detail = f"{len(neutral)} calls: {', '.join(names)}."
         yield make_finding("sampling_neutralised", decided.where(), detail)
+    if decided.record.rollout.token_in:
+        words = in_words(counted(decided.record.calls))
+        yield make_finding("token_in", decided.where(), words)
     full = [c for c in decided.record.calls if c.failure_kind is FailureKind.CONTEXT]
     if full:
         where = decided.where(full[0].call_id if full[0].call_id in decided.masks else None)

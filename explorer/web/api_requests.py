@@ -180,8 +180,11 @@ def _budgets(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in budgets.items() if value is not None}
 
 
-def read_new_rollout(raw: bytes) -> Rollout:
+def read_new_rollout(raw: bytes, *, token_in: bool = False) -> Rollout:
     """What a caller wants of a new rollout; every field is optional.
+
+    Args:
+        token_in: whether prompts are continued by their ids where the caller does not say.
 
     Raises:
         InvalidValue: names the field.
@@ -191,7 +194,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         body,
         {
             *("metadata", "run", "task", "group", "attempt", "sampling", "budgets"),
-            *("streaming", "purpose", "harness", "harness_version"),
+            *("streaming", "purpose", "harness", "harness_version", "token_in"),
             "harness_config_sha256",
         },
     )
@@ -204,6 +207,9 @@ def read_new_rollout(raw: bytes) -> Rollout:
         purpose = Purpose(body.get("purpose") or "train")
     except ValueError as error:
         raise InvalidValue("`purpose` must be `train` or `eval`") from error
+    by_ids = body.get("token_in", token_in)
+    if type(by_ids) is not bool:
+        raise InvalidValue("`token_in` must be true or false", path="$.token_in")
     attempt = body.get("attempt")
     if attempt is not None and (type(attempt) is not int or not 0 <= attempt < 2**31):
         raise InvalidValue("`attempt` must be a whole number from 0")
@@ -223,6 +229,7 @@ def read_new_rollout(raw: bytes) -> Rollout:
         sampling=_sampling(_object(body, "sampling")),
         budgets=_budgets(body),
         streaming=streaming,
+        token_in=by_ids,
     )
 
 

@@ -15,6 +15,7 @@ from explorer.errors import NotFound
 from explorer.export.judged import Judged
 from explorer.records import Body, BodyKind, Call, CallId
 from explorer.store.interface import Store
+from explorer.trace.token_in import reason_words
 from explorer.web import words
 from explorer.web.contexts import Frame
 from explorer.web.contexts_requests import BodyView, CallRow, RequestPage
@@ -129,8 +130,30 @@ def call_facts(call: Call) -> tuple[tuple[str, str], ...]:
         ("constraints", ", ".join(call.constraints) or "none"),
         ("greedy", "yes" if call.greedy else "no"),
         ("claims", safe_text("; ".join(f"{n} {v}" for n, v in call.claims.items())) or "none"),
+        ("token-in", token_in_fact(call)),
         ("notes", "; ".join(f"{n.code} {n.detail}".strip() for n in call.notes) or "none"),
     )
+
+
+def token_in_fact(call: Call) -> str:
+    """What was sent instead of the harness's messages, or why they were sent."""
+    found = call.token_in
+    if found is None:
+        return "off"
+    if not found.sent:
+        if found.fallback is None:
+            return "nothing to continue: messages were sent"
+        reason = safe_text(found.fallback)
+        return f"fell back to messages: {reason_words(reason)} ({reason})"
+    said = f"{found.prefix_len} ids of an earlier call and its reply, then what is new"
+    said += f", by {safe_text(str(found.how))}"
+    if found.same is False:
+        said += "; the engine read another prompt"
+    if not found.compared:
+        return said + "; rendering the messages was not tried"
+    if found.differs_at is None:
+        return said + "; rendering the messages gives the same"
+    return said + f"; rendering the messages would differ from token {found.differs_at} on"
 
 
 def body_view(rollout_id: str, body: Body, *, whole: bool) -> BodyView:

@@ -140,6 +140,10 @@ def harness(subject: CardSubject) -> str:
                 ("Calls by role", tally_words(calls["roles"], none="none: refused")),
                 ("Calls that were asked for as streams", number(calls["streamed"])),
                 ("Streamed replies, by rollout", tally_words(facts["engine"]["streaming"])),
+                (
+                    "Prompts begun with earlier ids (token-in), by rollout",
+                    tally_words(facts["engine"]["token_in"]),
+                ),
                 ("Replies that the proxy wrote", number(calls["injected"])),
                 ("Requests joined as retries", number(calls["repeats"])),
                 ("Recorded by version", tally_words(facts["made"]["app_versions"])),

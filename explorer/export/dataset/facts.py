@@ -180,6 +180,7 @@ class Facts:
         sums["engine"]["used"].add(told(engine))
         sums["engine"]["flags"].add(told(numbers.get("flags")))
         sums["engine"]["streaming"].add(str(rollout.streaming))
+        sums["engine"]["token_in"].add("on" if rollout.token_in else "off")
         sums["sampling"]["fixed"].add(told(rollout.sampling))
         sums["made"]["app_versions"].add(told(rollout.app_version))
         sums["made"]["policies"].add(_policy(judgement.policy))

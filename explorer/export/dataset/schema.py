@@ -179,6 +179,7 @@ CALLS: tuple[Column, ...] = (
     Column("mask_reasons", "codes", "Code a sampled id; says nothing of the rollout."),
     Column("top_logprobs", "json", "Alternatives: `[id, text, logprob]` a token."),
     Column("chain_hash", "text", "Hash over all its tokens and its parents'."),
+    Column("routed_experts", "text", "Type, shape and digest of the experts in the reply."),
     *_all("int", "usage_prompt", "usage_completion", "usage_cached", "usage_reasoning"),
     Column("notes", "json", "What was noticed when the reply was read.", True),
     Column("preview", "text", "The reply's beginning.", True),
