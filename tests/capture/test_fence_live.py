@@ -89,8 +89,8 @@ def test_weights_change_under_load_and_every_span_is_the_engines_own(
         after = weights(live, state="ready", weight_version=8, weights_path=str(other))
         assert (after["state"], after["weight_version"]) == ("ready", 8)
         late = [pool.submit(long_call, live, key, 20) for _ in range(2)]
-        for call in (*early, *late):
-            call.result()
+        for sent in (*early, *late):
+            sent.result()
     record = live.store.record(RolloutId(rollout_id))
     assert record is not None
     crossed = 0
@@ -245,7 +245,11 @@ def test_every_sdk_reads_the_refusal_and_may_try_again(live: Live) -> None:
     assert (busy.value.code, busy.value.status) == (429, "RESOURCE_EXHAUSTED")
     # It waits as the header says, and gets through once the weights are there.
     patient = openai.OpenAI(api_key=key, base_url=f"{live.url}/v1", max_retries=3)
-    word: dict[str, Any] = {"state": "ready", "weight_version": 21, "weights_path": str(SHIPPED)}
+    word: dict[str, Any] = {
+        "state": "ready",
+        "weight_version": 21,
+        "weights_path": str(SHIPPED),
+    }
     timer = threading.Timer(0.5, lambda: weights(live, **word))
     timer.start()
     answer = patient.chat.completions.create(model="m", messages=[message], max_tokens=3)

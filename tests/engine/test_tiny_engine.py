@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from explorer.engine.protocol import Engine, EngineReply, EngineRequest
 from explorer.engine.tiny import TinyEngine
 from explorer.errors import (
+    BadRequest,
     ConfigurationError,
     EngineRefusedStream,
     EngineTimeout,
@@ -137,6 +139,36 @@ def test_a_dead_child_fails_its_requests_and_is_replaced() -> None:
             await waiting
         assert choice(await engine.generate(request()))["token_ids"] == before["token_ids"]
         assert pid_of(engine) != first
+
+    run(scenario)
+
+
+def test_a_child_that_is_replaced_has_the_weights_that_were_loaded_last(tmp_path: Path) -> None:
+    tensors = load_file(MODEL / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"][::-1].copy()
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path)
+
+    async def scenario(engine: TinyEngine) -> None:
+        before = await engine.facts()
+        _, fingerprint = await engine.load_weights(tmp_path, "step-8")
+        path.unlink()  # a trainer tidies up; the engine has a copy
+        asked = request({**HI, "return_weight_versions": True})
+        said = choice(await engine.generate(asked))
+        assert said["weight_versions"][0]["version"] == "step-8"
+        os.kill(pid_of(engine), signal.SIGKILL)
+        with pytest.raises(BadRequest, match="not a file of weights"):
+            await engine.load_weights(tmp_path, "step-9")
+        again = choice(await engine.generate(asked))
+        assert (again["token_ids"], again["weight_versions"]) == (
+            said["token_ids"],
+            said["weight_versions"],
+        )
+        facts = await engine.facts()
+        assert (facts.fingerprint, facts.fingerprint == before.fingerprint) == (
+            fingerprint,
+            False,
+        )
 
     run(scenario)
 

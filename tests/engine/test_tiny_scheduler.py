@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from explorer.engine.tiny.cache import KeyValueCache, PrefixPool
-from explorer.engine.tiny.model import Decoder
+from explorer.engine.tiny.model import Chunk, Decoder
 from explorer.engine.tiny.sampling import SamplingParameters
 from explorer.engine.tiny.scheduler import Finished, Job, Scheduler
 from explorer.engine.tiny.weights import ModelShape, ModelWeights
@@ -159,3 +161,52 @@ def test_no_empty_jobs(decoder: Decoder) -> None:
         Scheduler(decoder).add(job("x", prompt=()))
     with pytest.raises(ValueError, match="prompt"):
         Scheduler(decoder).add(job("x", limit=0))
+
+
+def moved() -> Decoder:
+    """The decoder after a step of some trainer."""
+    weights = ModelWeights.read(MODEL)
+    bent = replace(weights, final_norm=weights.final_norm * np.float32(1.5))
+    return Decoder(bent)
+
+
+def test_running_jobs_go_on_with_new_weights_as_if_these_had_read_everything() -> None:
+    old, new = Decoder(ModelWeights.read(MODEL)), moved()
+    scheduler = Scheduler(old, label="step-7")
+    scheduler.add(job("a", 3, limit=20))
+    for _ in range(6):
+        assert scheduler.step() == []
+    scheduler.change(new, "step-8")
+    done = drain(scheduler)["a"]
+    (first, start, cut), second = done.spans
+    assert (first, start) == ("step-7", 0)
+    assert second == ("step-8", cut, 20)
+    assert 0 < cut < 20
+    # Its next token is what the new weights alone make of the same ids.
+    logits = new.score(Chunk((*PROMPT, *ids(done)[:-1]), new.new_cache()))[-1]
+    scaled = logits / np.float32(1.5)
+    expected = scaled - np.log(np.exp(scaled - scaled.max()).sum()) - scaled.max()
+    assert done.tokens[-1].logprob == pytest.approx(float(expected[ids(done)[-1]]), abs=1e-4)
+
+
+def test_nothing_that_old_weights_read_is_used_for_new_prompts(decoder: Decoder) -> None:
+    scheduler = Scheduler(decoder)
+    scheduler.add(job("a"))
+    drain(scheduler)
+    scheduler.add(job("b"))
+    assert drain(scheduler)["b"].cached_tokens == len(PROMPT) - 1
+    scheduler.add(job("c", limit=4))
+    scheduler.step()
+    scheduler.change(moved(), "other")
+    drain(scheduler)
+    scheduler.add(job("d", prompt=(*PROMPT[:-1], 5)))
+    found = drain(scheduler)["d"]
+    # What `c` left behind was read by the new weights; `a` and `b` are forgotten.
+    assert found.cached_tokens == len(PROMPT) - 1
+    assert found.spans == (("other", 0, 12),)
+    fresh = Scheduler(moved())
+    fresh.add(job("d", prompt=(*PROMPT[:-1], 5)))
+    expected = drain(fresh)["d"]
+    assert ids(found) == ids(expected)
+    for left, right in zip(found.tokens, expected.tokens, strict=True):
+        assert left.logprob == pytest.approx(right.logprob, abs=2e-5)
