@@ -123,7 +123,8 @@ class WeightPush:
         forget_older(self.folder, "version-[0-9]*")
 
     def _opened(self, version: int, path: Path | None) -> None:
-        self.fence.open(version, path, f"version-{version}")
+        # An engine that TRL updates has its own name for its weights.
+        self.fence.open(version, path, None if path is None else f"version-{version}")
         self.pushed.append(version)
         self._coming = None
 

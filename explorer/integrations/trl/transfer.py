@@ -86,7 +86,8 @@ class FencedTransfer:
         assert self._coming is not None, "init_weight_transfer comes first"
         if self._inner is not None:
             self._inner.resume()
-        self.fence.open(self._coming, self._written, f"version-{self._coming}")
+        label = None if self._written is None else f"version-{self._coming}"
+        self.fence.open(self._coming, self._written, label)
         self.version, self._coming = self._coming, self._coming + 1
 
     def destroy(self) -> None:
