@@ -109,6 +109,45 @@ export async function tokens(box, logprobs, entropies, mask, go) {
   }
 }
 
+// δ of every token that has one, trained and masked apart.
+export async function deltas(box, place, values, mask, go) {
+  try {
+    const [UPlot, off, bytes] = await Promise.all([
+      load(box), floats(values), fetch(mask).then((reply) => reply.arrayBuffer()).then((buffer) => new Uint8Array(buffer)),
+    ]);
+    const at = [];
+    const trained = [];
+    const masked = [];
+    for (let t = 0; t < off.length; t += 1) {
+      if (Number.isNaN(off[t])) continue;
+      at.push(t);
+      trained.push(bytes[t] === 1 ? off[t] : null);
+      masked.push(bytes[t] === 1 ? null : off[t]);
+    }
+    const data = [at, trained, masked];
+    const colours = ["accent", "muted"];
+    keep(place, (width) => new UPlot({
+      width, height: 200, legend: { live: true }, cursor: { drag: { x: true, y: false } },
+      scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(-0.3, low), Math.max(0.3, high)] } },
+      axes: [axis("token", 2, "x"), axis("δ, nats")],
+      series: [{ label: "token" }, ...["δ, trained", "δ, masked"].map((label, n) => ({
+        label, stroke: colour(colours[n]), paths: () => null,
+        points: { ...dots(4), fill: colour(colours[n]), stroke: colour(colours[n]) },
+        value: (_, value) => (value === null || value === undefined ? "–" : value.toFixed(4)),
+      }))],
+      hooks: { ready: [(plot) => {
+        plot.over.addEventListener("click", () => {
+          const index = plot.cursor.idx;
+          if (index !== null && index !== undefined && plot.select.width < 2) go(data[0][index]);
+        });
+        box.dataset.off = String(data[0].length);
+      }] },
+    }, data, place));
+  } catch (error) {
+    place.textContent = `The chart could not be drawn (${error.message}); the Trainer δ tab has the numbers.`;
+  }
+}
+
 // Numbers of a table over its rows: `data-x` on the table says which cell names a row,
 // `data-series` which columns are drawn, as "column:scale".
 export async function table(box) {

@@ -109,6 +109,8 @@ function column(name) {
   return view.columns.get(name);
 }
 
+function offMetric() { return root.dataset.m === "delta" || root.dataset.m === "ratio"; }
+
 function collectBlocks() {
   view.blocks = $$(".k", pane);
   view.starts = view.blocks.map((block) => Number(block.dataset.s));
@@ -301,7 +303,7 @@ function stepToken(step) {
 async function stepOutlier(step) {
   if (!pane) return;
   // Coloured by δ or the ratio, an outlier is what the trainer and the engine disagree about.
-  const off = root.dataset.m === "delta" || root.dataset.m === "ratio";
+  const off = offMetric();
   const bytes = await column(off ? "delta" : "logprob");
   const bin = (t) => (off ? bytes[t] === 1 || bytes[t] === 7 : bytes[t] >= OUTLIER && bytes[t] < 9);
   for (let t = (view.at ?? firstVisible() - 1) + step; t >= 0 && t < bytes.length; t += step) {
@@ -377,12 +379,18 @@ if (pane) {
     if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); select(Number(link.dataset.worst), { show: false }); }
   });
   const chart = $("details[data-chart]");
-  chart?.addEventListener("toggle", async () => {
-    if (!chart.open || chart.dataset.drawn) return;
-    chart.dataset.drawn = "";
+  const draw = async () => {
+    const place = offMetric() ? $(".plot.off", chart) : $(".plot", chart);
+    if (!chart.open || !place || place.dataset.drawn) return;
+    place.dataset.drawn = "1";
+    place.hidden = false;
     const drawing = await import(chart.dataset.script);
-    await drawing.tokens(chart, address("/columns/logprob-values"), address("/columns/entropy-values"), address("/columns/mask"), (t) => select(t, { show: false }));
-  });
+    const go = (t) => select(t, { show: false });
+    if (offMetric()) await drawing.deltas(chart, place, address("/columns/delta-values"), address("/columns/mask"), go);
+    else await drawing.tokens(chart, address("/columns/logprob-values"), address("/columns/entropy-values"), address("/columns/mask"), go);
+  };
+  chart?.addEventListener("toggle", draw);
+  if (chart) new MutationObserver(draw).observe(root, { attributeFilter: ["data-m"] });
   const form = $("form.controls");
   form.addEventListener("change", (event) => {
     const field = event.target;
@@ -431,7 +439,7 @@ const shortcuts = {
   6: onPane(() => { setState({ m: "delta" }); }),
   7: onPane(() => { setState({ m: "ratio" }); }),
   w: onPane(() => {
-    if (root.dataset.m === "delta" || root.dataset.m === "ratio") {
+    if (offMetric()) {
       const furthest = $(".worst.delta [data-worst]");
       if (furthest) select(Number(furthest.dataset.worst), { show: false }); else toast("no token of this branch has a δ");
       return;

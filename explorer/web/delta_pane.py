@@ -1,4 +1,4 @@
-"""δ in the token pane: its legend, the furthest tokens of a branch, one token's numbers.
+"""δ in the token pane: its legend, and one token's numbers.
 
 Owns: how these read. Must not know: HTTP, bins' colours, how δ is computed.
 """
@@ -8,20 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from explorer.export.judged import Judged
 from explorer.store.interface import Store
-from explorer.trace.decode import REST_MARK
 from explorer.trace.delta_spread import ratio
 from explorer.web import words
 from explorer.web.branches import Shown
-from explorer.web.contexts_rollout import OffToken
 from explorer.web.delta_words import nats, ratio_text, share_text
-from explorer.web.frames import rollout_href
 from explorer.web.pretty import safe_text
-
-MOST = 12
 
 
 def off_bins(edges: Sequence[float]) -> tuple[tuple[str, str], ...]:
@@ -59,30 +52,6 @@ def delta_words(judged: Judged, shown: Shown | None, store: Store) -> str:
                 f"{nats(summary.noise_abs_p99)}"
             )
     return "; ".join(parts)
-
-
-def furthest_tokens(judged: Judged, shown: Shown) -> tuple[OffToken, ...]:
-    """The tokens of a branch with the greatest |δ|, the worst first."""
-    view = shown.view
-    at = np.flatnonzero(~np.isnan(view.deltas))
-    ordered = at[np.argsort(-np.abs(view.deltas[at]), kind="stable")][:MOST].tolist()
-    rollout_id = judged.record.rollout.rollout_id
-    found = []
-    for index in ordered:
-        href = rollout_href(rollout_id, "tokens", branch=view.leaf, m="delta", t=index)
-        value = float(view.deltas[index])
-        found.append(
-            OffToken(
-                index=index,
-                text=shown.pieces[index].display or REST_MARK,
-                delta=value,
-                delta_text=nats(value),
-                label=shown.labels[view.segment_at(index).call_id],
-                trained=bool(view.trained[index]),
-                href=f"{href}#t{index}",
-            )
-        )
-    return tuple(found)
 
 
 def trainer_value(shown: Shown, index: int) -> float | None:

@@ -11,7 +11,7 @@ def nats(value: float | None) -> str:
     """A difference in nats: four decimals, or two digits of what is smaller than that."""
     if value is None or not math.isfinite(value):
         return words.NONE
-    if value and abs(value) < 5e-4:
+    if value and abs(value) < 5e-5:
         return f"{value:.1e}".replace("-", "−")
     return f"{value:.4f}".replace("-", "−")
 

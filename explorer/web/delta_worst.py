@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from explorer.export.judged import Judged
 from explorer.records import CallId
-from explorer.trace.decode import pieces
+from explorer.trace.decode import REST_MARK, pieces
 from explorer.trace.delta_tokens import TokenDelta
 from explorer.web import words
+from explorer.web.branches import Shown
 from explorer.web.contexts_delta import WorstDelta
+from explorer.web.contexts_rollout import OffToken
 from explorer.web.delta_words import nats, ratio_text
 from explorer.web.frames import rollout_href
 from explorer.web.inspector import edge_spaces
 
 AROUND = 8
+MOST = 12
 Vocabulary = Mapping[int, tuple[bytes, bool]]
 
 
@@ -44,7 +49,7 @@ def _row(
     )
     return WorstDelta(
         before="".join(shown[:here]),
-        text=edge_spaces(shown[here]) or "▪",
+        text=edge_spaces(shown[here]) or REST_MARK,
         after="".join(shown[here + 1 :]),
         label=labels.get(token.call_id, words.short_id(token.call_id)),
         index=at,
@@ -61,3 +66,27 @@ def _row(
             ratio_text(token.ratio, token.delta),
         ),
     )
+
+
+def furthest_tokens(judged: Judged, shown: Shown) -> tuple[OffToken, ...]:
+    """The tokens of a branch with the greatest |δ|, the worst first."""
+    view = shown.view
+    at = np.flatnonzero(~np.isnan(view.deltas))
+    ordered = at[np.argsort(-np.abs(view.deltas[at]), kind="stable")][:MOST].tolist()
+    rollout_id = judged.record.rollout.rollout_id
+    found = []
+    for index in ordered:
+        href = rollout_href(rollout_id, "tokens", branch=view.leaf, m="delta", t=index)
+        value = float(view.deltas[index])
+        found.append(
+            OffToken(
+                index=index,
+                text=edge_spaces(shown.pieces[index].display) or REST_MARK,
+                delta=value,
+                delta_text=nats(value),
+                label=shown.labels[view.segment_at(index).call_id],
+                trained=bool(view.trained[index]),
+                href=f"{href}#t{index}",
+            )
+        )
+    return tuple(found)

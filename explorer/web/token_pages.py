@@ -22,7 +22,8 @@ from explorer.web.contexts_rollout import (
     TokensPage,
     TurnSection,
 )
-from explorer.web.delta_pane import delta_words, furthest_tokens
+from explorer.web.delta_pane import delta_words
+from explorer.web.delta_worst import furthest_tokens
 from explorer.web.frames import rollout_href
 from explorer.web.header import members_of, rollout_frame, rollout_header
 from explorer.web.inspector import token_facts
@@ -34,6 +35,7 @@ from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import Services, services_of
 from explorer.web.tokens import PART, Sections, Window, minimap, windows
 from explorer.web.turn_tree import TurnTree, View
+from explorer.web.version_words import line_now
 from explorer.web.workers import in_page_thread
 from explorer.web.worst import turn_numbers, turns_left_out, worst_elsewhere, worst_tokens
 
@@ -110,7 +112,7 @@ def tokens_page(
     def decode(token: int | None) -> str:
         return decode_one(services, judged, token)
 
-    notes = services.store.annotations(rollout_id)
+    notes, line = services.store.annotations(rollout_id), line_now(services.store)
     neighbours = {name: value for name, value in asked.state().items() if name != "branch"}
     return TokensPage(
         frame=rollout_frame(request, judged, "tokens"),
@@ -121,6 +123,7 @@ def tokens_page(
             leaf,
             "&".join(f"{name}={value}" for name, value in neighbours.items()),
             notes,
+            line,
         ),
         tree=tree.rows(view, decode),
         branches=tree.branches(view),
@@ -150,7 +153,9 @@ def tokens_page(
             delta_words(judged, shown, services.store),
         ),
         problem="" if shown else no_tokens(judged, leaf is not None),
-        inspected=token_facts(judged, shown, at, notes) if shown and at is not None else None,
+        inspected=token_facts(judged, shown, at, notes, line)
+        if shown and at is not None
+        else None,
     )
 
 
@@ -226,6 +231,7 @@ async def inspect(request: Request, rollout_id: str) -> Response:
                 shown,
                 at,
                 services_of(request).store.annotations(judged.record.rollout.rollout_id),
+                line_now(services_of(request).store),
             ),
         ),
         template="inspect.html" if fragment else None,
