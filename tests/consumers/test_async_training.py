@@ -5,6 +5,7 @@ Only its attention is not the one it has on a GPU (`cpu_attention`).
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import warnings
@@ -17,7 +18,7 @@ import pytest
 from explorer.demo.lesson_tasks import LessonAgent, held_out_tasks, training_tasks
 from explorer.engine.tiny import TinyEngine
 from explorer.errors import ConfigurationError
-from explorer.integrations.attempts import Endpoint
+from explorer.integrations.attempts import Attempt, Ended, Endpoint, task_text
 from explorer.integrations.blocking import ExplorerServer
 from explorer.integrations.contract import check_trace, read_trace
 from explorer.integrations.rows import all_rows
@@ -28,7 +29,7 @@ from explorer.integrations.trl import (
     calling,
 )
 from tests.consumers.cpu_attention import on_cpu
-from tests.consumers.making import document, needs_trl, say, talk, turn
+from tests.consumers.making import document, needs_openenv, needs_trl, say, talk, turn
 from tests.consumers.test_async import trained_tokens
 from tests.live import Live, serving
 
@@ -62,12 +63,32 @@ class Watched(ExplorerRolloutWorker):
         super()._put(samples)
 
 
+def async_trainer(
+    weights: Path, folder: Path, dataset: Any, worker: Any, transfer: Any, **more: Any
+) -> Any:
+    from transformers import AutoTokenizer
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    return AsyncGRPOTrainer(
+        model=str(weights),
+        args=AsyncGRPOConfig(
+            str(folder / "out"), num_generations=4, per_device_train_batch_size=4,
+            gradient_accumulation_steps=1, use_cpu=True, bf16=False, dtype="float32",
+            learning_rate=4e-4, report_to=[], save_strategy="no", weight_sync_steps=1,
+            temperature=1.0, token_budget=0, disable_tqdm=True, **more,
+        ),
+        train_dataset=dataset,
+        processing_class=AutoTokenizer.from_pretrained(weights),
+        rollout_worker=worker,
+        weight_transfer=transfer,
+    )  # fmt: skip
+
+
 def test_async_grpo_trains_on_trees_while_weights_change(
     fresh: Live, weights: Path, tmp_path: Path
 ) -> None:
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+    from transformers import AutoModelForCausalLM
 
     server = ExplorerServer(fresh.url, fresh.token)
     tasks = training_tasks(5, 8, held_out_tasks())
@@ -76,20 +97,8 @@ def test_async_grpo_trains_on_trees_while_weights_change(
     worker = Watched(server, calling(agent), questions, GroupOptions(generations=4))
     transfer = FencedTransfer(server, folder=tmp_path / "weights")
     with on_cpu():
-        trainer = AsyncGRPOTrainer(
-            model=str(weights),
-            args=AsyncGRPOConfig(
-                str(tmp_path / "out"), max_steps=STEPS, num_generations=4,
-                per_device_train_batch_size=4, gradient_accumulation_steps=1, use_cpu=True,
-                bf16=False, dtype="float32", learning_rate=4e-4, report_to=[],
-                save_strategy="no", weight_sync_steps=1, temperature=1.0, token_budget=0,
-                disable_tqdm=True,
-            ),
-            train_dataset=Dataset.from_list([{"prompt": question} for question in questions]),
-            processing_class=AutoTokenizer.from_pretrained(weights),
-            rollout_worker=worker,
-            weight_transfer=transfer,
-        )  # fmt: skip
+        dataset = Dataset.from_list([{"prompt": question} for question in questions])
+        trainer = async_trainer(weights, tmp_path, dataset, worker, transfer, max_steps=STEPS)
         trainer.train()
     agent.close()
     # Once before the first rollout, then after every step.
@@ -123,6 +132,58 @@ def test_async_grpo_trains_on_trees_while_weights_change(
     assert all(bool((value == parameters[name]).all()) for name, value in held.items())
     shipped = dict(AutoModelForCausalLM.from_pretrained(weights).named_parameters())
     assert any(bool((value != shipped[name]).any()) for name, value in held.items())
+
+
+class Talker:
+    """An agent that travels to TRL's child process."""
+
+    def __call__(self, attempt: Attempt) -> Ended:
+        talk(attempt.endpoint, task_text(attempt.task))
+        return Ended(reward=float(int(attempt.endpoint.rollout_id[-1], 16)))
+
+
+@needs_openenv
+def test_trls_own_harness_worker_feeds_the_same_trainer(
+    fresh: Live, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its real child process over OpenEnv sessions of ours; it only asks for an installed
+    vLLM, which it does not use when the agent owns its loop."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl.experimental.async_grpo import async_rollout_worker
+    from trl.experimental.async_grpo.openenv_harness import HarnessRolloutWorker
+
+    from explorer.integrations.openenv import ExplorerSessionFactory
+
+    monkeypatch.setattr(async_rollout_worker, "is_vllm_available", lambda *_, **__: True)
+    server = ExplorerServer(fresh.url, fresh.token)
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    # Only needed where TRL parses text itself.
+    tokenizer.response_template = {}
+    dataset = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": f"What is {n} + 3?"}]} for n in range(4)]
+    )
+    worker = HarnessRolloutWorker(
+        harness_session_factory=functools.partial(
+            ExplorerSessionFactory, server, Talker(), run="harness"
+        ),
+        model_name="tiny", dataset=dataset, reward_funcs=[], processing_class=tokenizer,
+        eos_token_ids=[2], num_generations=4, max_inflight_tasks=4, temperature=1.0,
+    )  # fmt: skip
+    transfer = FencedTransfer(server, folder=tmp_path / "weights")
+    with on_cpu():
+        trainer = async_trainer(weights, tmp_path, dataset, worker, transfer, max_steps=2)
+        trainer.train()
+    assert transfer.version == trainer.model_version == 3
+    rows = [row for row in server.rollouts(run="harness") if row["reward"] is not None]
+    assert len(rows) >= 4
+    trained = [row for row in rows if row["judgement"]["trainable"]]
+    assert trained
+    seen = {
+        call["weight_version_end"] for row in trained for call in fresh.calls(row["rollout_id"])
+    }
+    assert 1 in seen
+    assert seen <= {1, 2, 3}
 
 
 def run_until(worker: ExplorerRolloutWorker, done: Any, timeout_s: float = 60) -> None:
