@@ -17,6 +17,8 @@ from explorer.commands import on_server, print_json, rollouts
 from explorer.errors import ExplorerError
 from explorer.publish_commands import publish, withdraw
 from explorer.settings import load
+from explorer.trainer_commands import trainer_logprobs
+from explorer.weight_commands import weights
 
 
 class _Group(click.Group):
@@ -40,7 +42,10 @@ def cli() -> None:
     """
 
 
-for _group in (rollouts, grants, visibility, roles, audit, publish, withdraw):
+for _group in (
+    *(rollouts, grants, visibility, roles, audit, publish, withdraw),
+    *(weights, trainer_logprobs),
+):
     cli.add_command(_group)
 
 

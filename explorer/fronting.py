@@ -44,7 +44,10 @@ def body_limits(settings: Settings) -> BodyLimits:
         settings.max_request_bytes,
         (
             (re.compile(r"/api/v1/imports"), settings.max_body_bytes),
-            (re.compile(r"/api/v1/rollouts/[^/]+/trainer-logprobs"), settings.max_body_bytes),
+            (
+                re.compile(r"/api/v1/(rollouts|runs)/.+/trainer-logprobs"),
+                settings.max_body_bytes,
+            ),
             (re.compile(r"/api/v1/rollouts/[^/]+/close"), MOST_CLOSING),
         ),
     )

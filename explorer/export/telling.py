@@ -12,7 +12,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -67,11 +67,19 @@ def read_told(raw: bytes) -> Told:
     Raises:
         InvalidValue: names the path of what is wrong.
     """
+    return told_of(read_json(raw))
+
+
+def read_json(raw: bytes) -> Any:
+    """JSON as trainers write it.
+
+    Raises:
+        InvalidValue: it is none, or holds +Infinity, which no logprob is.
+    """
     try:
-        body = json.loads(raw, parse_constant=_constant)
+        return json.loads(raw, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"the body is not valid JSON: {error}") from error
-    return told_of(body)
 
 
 def _constant(name: str) -> float:
@@ -94,7 +102,7 @@ def told_of(body: Any) -> Told:
         if each.call_id in seen:
             _refuse("$.calls", f"names call {each.call_id} twice")
         seen.add(each.call_id)
-    return Told(_kind(body), _source(body), _version(body), read)
+    return replace(head_of(body), calls=read)
 
 
 def _refuse(path: str, why: str) -> NoReturn:
@@ -105,6 +113,11 @@ def _only(body: Mapping[str, Any], known: AbstractSet[str], path: str) -> None:
     unknown = sorted(str(key)[:80] for key in body if key not in known)
     if unknown:
         _refuse(path, f"has no field `{unknown[0]}`; known: {', '.join(sorted(known))}")
+
+
+def head_of(body: Mapping[str, Any]) -> Told:
+    """Kind, source and version of a posting, without calls; raises as `read_told`."""
+    return Told(_kind(body), _source(body), _version(body), ())
 
 
 def _kind(body: Mapping[str, Any]) -> LogpsKind:

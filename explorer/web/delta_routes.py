@@ -6,18 +6,19 @@ Owns: these routes and their shapes. Must not know: how δ is computed, SQL.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from explorer.capture.ids import now_us
-from explorer.errors import NotFound
+from explorer.errors import InvalidValue, NotFound
 from explorer.export.deltas import DeltaSummaries
 from explorer.export.rescoring import Rescoring
-from explorer.export.telling import read_told, take
-from explorer.records import RolloutId
+from explorer.export.row_matching import Matched, TrainerRow, match, read_row
+from explorer.export.telling import Told, head_of, read_json, read_told, take
+from explorer.records import RolloutId, RolloutRecord
 from explorer.web import api_requests as requests
 from explorer.web.api import CanChange, judged_or_404
 from explorer.web.desk_access import ApiServices, api_services
@@ -42,6 +43,52 @@ async def post_trainer_logprobs(rollout_id: str, request: Request, api: Api) -> 
     return JSONResponse(
         {"stored": taken.stored, "replaced": taken.replaced, "unchanged": taken.unchanged}
     )
+
+
+@programs.post("/runs/{run:path}/trainer-logprobs", dependencies=[CanChange])
+async def post_run_logprobs(run: str, request: Request, api: Api) -> JSONResponse:
+    """Takes a trainer's sequences of a run, and finds the calls by their tokens.
+
+    `rows` lists `{token_ids, logps, rollout_logps?, mask?, line?}` with one entry per token.
+    A call is told of by a row that begins with exactly its prompt and sampled ids; where
+    `rollout_logps` is given it must be what is on record. Nothing is stored of a body with an
+    error; rows in which no call was found are named under `unmatched`.
+    """
+    raw = await request.body()
+    head, rows = await asyncio.to_thread(_read_rows, raw)
+
+    def work() -> tuple[Matched, dict[RolloutId, RolloutRecord]]:
+        runs = api.store.rollout_runs()
+        named = [rollout_id for rollout_id, name in runs.items() if name == run]
+        if not named:
+            raise NotFound(f"there is no run {run[:80]!r}")
+        records = {rollout_id: api.store.record(rollout_id) for rollout_id in named}
+        known = {key: record for key, record in records.items() if record is not None}
+        return match(rows, known.values()), known
+
+    matched, records = await asyncio.to_thread(work)
+    totals = {"stored": 0, "replaced": 0, "unchanged": 0}
+    for rollout_id, calls in matched.calls.items():
+        told = replace(head, calls=calls)
+        taken = await take(api.store, records[rollout_id], told, now_us())
+        for name, count in asdict(taken).items():
+            totals[name] += count
+        await refresh(request, api, rollout_id)
+    return JSONResponse(
+        {**totals, "rollouts": len(matched.calls), "unmatched": list(matched.unmatched)}
+    )
+
+
+def _read_rows(raw: bytes) -> tuple[Told, list[TrainerRow]]:
+    body = read_json(raw)
+    if not isinstance(body, dict):
+        raise InvalidValue("the body must be a JSON object")
+    requests.only(body, {"weight_version", "source", "kind", "rows"})
+    rows = body.get("rows")
+    if not isinstance(rows, list) or not rows:
+        raise InvalidValue("$.rows must be a list of at least one row", path="$.rows")
+    read = [read_row(each, f"$.rows[{place}]", place) for place, each in enumerate(rows)]
+    return head_of(body), read
 
 
 @programs.post("/rollouts/{rollout_id}/rescore", dependencies=[CanChange])

@@ -199,6 +199,7 @@ ROUTE_RULES: dict[tuple[str, str], Rule] = {
         "/api/v1/weights",
         f"{_API}/reward",
         f"{_API}/trainer-logprobs",
+        "/api/v1/runs/{run:path}/trainer-logprobs",
         f"{_API}/rescore",
         f"{_API}/close",
     ),

@@ -46,6 +46,8 @@ TOP = {
     "datasets",
     "progress",
     "publish_commands",
+    "trainer_commands",
+    "weight_commands",
     "publishing",
     "publishing_jobs",
     "exporting",
