@@ -8,7 +8,7 @@ PORT ?= 7860
 TARGET ?= messages_request
 SECONDS ?= 60
 
-.PHONY: fuzz demo test test-image test-harnesses harnesses-basic harnesses-heavy test-consumers test-engines check bench docs install install-test clean help
+.PHONY: fuzz demo train-demo test test-lesson test-image test-harnesses harnesses-basic harnesses-heavy test-consumers test-engines check bench docs install install-test clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -84,6 +84,13 @@ test-consumers: $(CONSUMERS)/.installed $(FORMATS)/.installed ## tests with torc
 		$(CONSUMERS)/bin/python -m pytest \
 		tests/engine/test_local.py tests/trace/test_openenv.py tests/harnesses/test_mini.py \
 		tests/consumers
+
+train-demo: $(CONSUMERS)/.installed ## the shipped model learns by GRPO through the proxy (torch, TRL; minutes on 2 cores)
+	$(CONSUMERS)/bin/python -m explorer.demo.lesson --port $(PORT)
+
+# Not in CI: the whole lesson, which must teach at least twenty points on held-out tasks.
+test-lesson: $(CONSUMERS)/.installed ## the lesson's promise, tested (minutes)
+	ROLLOUT_EXPLORER_RUN_LESSON=1 $(CONSUMERS)/bin/python -m pytest tests/consumers/test_lesson.py
 
 # Not in CI: 3.4 GB, five minutes to install, and a model server on the CPU.
 VLLM ?= .venv-vllm

@@ -97,6 +97,18 @@ def test_the_session_runs_its_agent(live: Live, tmp_path: Path) -> None:
     assert live.token not in "".join(printed)
 
 
+@needs_trl
+@needs_openenv
+def test_openenvs_own_rollout_function_trains_single_calls(live: Live, tmp_path: Path) -> None:
+    program = block(OPENENV, "guarded_harness_rollout_func(")
+    assert len(program.splitlines()) <= 24
+    printed = run(program, live, tmp_path)
+    assert "'train_loss'" in printed
+    rows = live.api("GET", "/api/v1/rollouts?run=harness&limit=10")["rollouts"]
+    assert len(rows) == 2
+    assert all(row["judgement"]["trainable"] for row in rows)
+
+
 @needs_openenv
 def test_the_harbor_factory_is_made(live: Live, tmp_path: Path) -> None:
     run(block(OPENENV, "HarborSessionFactory("), live, tmp_path)
