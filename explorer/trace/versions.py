@@ -156,6 +156,7 @@ class Share:
     Attributes:
         behind: how old they are by the line asked about; None where that is not known. Of
             tokens sampled at several times the oldest line counts: one earlier, no age.
+        first_us: when the first of their calls began.
     """
 
     version: int | None
@@ -163,6 +164,7 @@ class Share:
     trained: int
     calls: int
     behind: int | None
+    first_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,7 @@ def rollout_versions(
             trained=trained[version],
             calls=seen[version],
             behind=line.behind(version, first_us[version]),
+            first_us=first_us[version],
         )
         for version in sorted(sampled, key=lambda each: (each is None, each or 0))
     )

@@ -41,6 +41,7 @@ from explorer.web.pretty import safe_text
 from explorer.web.render import respond
 from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import services_of
+from explorer.web.version_words import line_now
 
 router = APIRouter(include_in_schema=False)
 CanChange = Depends(require_change)
@@ -70,7 +71,13 @@ async def rollout_access(request: Request, rollout_id: str) -> Response:
         notes = store.annotations(judged.record.rollout.rollout_id)
         return RolloutAccessPage(
             frame=rollout_frame(request, judged, "access"),
-            header=rollout_header(judged, "access", members_of(store, judged), notes=notes),
+            header=rollout_header(
+                judged,
+                "access",
+                members_of(store, judged),
+                notes=notes,
+                line=line_now(store),
+            ),
             level=holds.level.value,
             level_words=LEVEL_WORDS[holds.level],
             because=safe_text(holds.because) if caller.role >= Role.CURATOR else "",

@@ -24,6 +24,7 @@ from explorer.records import (
     MaskReason,
 )
 from explorer.trace.branch import Segment, branch_segments
+from explorer.trace.versions import version_spans
 from explorer.web.alternatives import NO_VALUE, entropies_of, rank_code, ranks_of
 
 REASONS: Final = tuple(MaskReason)
@@ -206,11 +207,12 @@ class BranchView:
 
     @cached_property
     def versions(self) -> tuple[int, ...]:
-        """Weight versions that its calls began with, ascending."""
+        """Weight versions that sampled its tokens, ascending."""
         found = {
-            self.calls[segment.call_id].weight_version_start
+            span.version
             for segment in self.segments
             if segment.kind == "completion"
+            for span in version_spans(self.calls[segment.call_id])
         }
         return tuple(sorted(version for version in found if version is not None))
 
@@ -222,12 +224,13 @@ class BranchView:
             if segment.kind != "completion":
                 continue
             call = self.calls[segment.call_id]
-            first, last = call.weight_version_start, call.weight_version_end
-            code = NO_VALUE
-            if first is not None:
-                code = 1 + self.versions.index(first) % VERSION_COLOURS
-                code = code if last in (None, first) else CROSSED
-            codes[segment.start : segment.end] = code
+            told = call.weight_version_start is not None or call.weight_version_end is not None
+            for span in version_spans(call):
+                code = CROSSED if told else NO_VALUE
+                if span.version is not None:
+                    code = 1 + self.versions.index(span.version) % VERSION_COLOURS
+                here = slice(segment.start + span.start, segment.start + span.end)
+                codes[here] = code
         return codes
 
     def column(self, metric: str) -> NDArray[np.uint8]:

@@ -23,6 +23,7 @@ from explorer.web.pages import page_and_twin
 from explorer.web.render import respond, wants_twin
 from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import services_of
+from explorer.web.version_words import line_now
 
 router = APIRouter(include_in_schema=False)
 
@@ -42,6 +43,7 @@ async def fork(request: Request, rollout_id: str) -> Response:
             "compare",
             members_of(services.store, judged),
             notes=services.store.annotations(judged.record.rollout.rollout_id),
+            line=line_now(services.store),
         )
         named = replace(outline, title=f"Compare · rollout {short}")
         return ForkCompare(services, judged).page(named, header, wanted)

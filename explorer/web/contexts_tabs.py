@@ -40,6 +40,7 @@ class ConversationTurn:
     sampled_tokens: int = said("Tokens the engine sampled.")
     trained_tokens: int = said("Of these, tokens that train.")
     finish_reason: str = said("Why the engine stopped, or `unknown`.")
+    weights: str = said("Which weights sampled it and how old they are; empty: nobody told.")
     source: str = said("`messages` of the raw bodies, or `tokens` decoded, or `preview`.")
     earlier: int = said("Messages that the request sent before the ones shown.")
     skipped: int = said("Of these, new ones that were too many to show.")
@@ -104,6 +105,18 @@ class SamplingRow:
     versions: str = said("Weight version at start and end.")
 
 
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """What one weight version sampled of a rollout."""
+
+    version: int | None = said("Weight version; null: not known.")
+    sampled: int = said("Sampled tokens.")
+    trained: int = said("Of these, tokens that the mask lets train.")
+    calls: int = said("Calls that have such tokens.")
+    behind: int | None = said("Versions behind the one announced last; null: not known.")
+    age: str = said("The age in words, or why there is none.")
+
+
 @page
 @dataclass(frozen=True, slots=True)
 class ProvenancePage:
@@ -116,6 +129,8 @@ class ProvenancePage:
     certificate: tuple[Fact, ...] = said("What was proved about its logprobs, and when.")
     policy: tuple[Fact, ...] = said("Switches of the judge.")
     sampling: tuple[SamplingRow, ...] = said("Sampling asked and sent, equal calls joined.")
+    versions: tuple[VersionRow, ...] = said("The rollout's tokens by weight version.")
+    newest: int | None = said("The weight version announced last; null: nobody told any.")
     metadata: tuple[Fact, ...] = said("What the creator of the rollout wrote.")
     budgets: tuple[Fact, ...] = said("How streams are served, and budgets given.")
     ending: tuple[Fact, ...] = said("How the harness ended, as told at close.")

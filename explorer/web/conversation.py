@@ -16,6 +16,7 @@ from explorer.export.judged import Judged
 from explorer.records import BodyKind, Call, CallId
 from explorer.store.interface import Store
 from explorer.trace.branch import Segment
+from explorer.trace.versions import Line
 from explorer.web import words
 from explorer.web.branches import Shown
 from explorer.web.contexts_messages import Message
@@ -30,12 +31,14 @@ from explorer.web.messages import (
     reply_message,
 )
 from explorer.web.pretty import Pairs, safe_text
+from explorer.web.version_words import call_words
 
 TURNS_PER_PAGE = 12
 CHARS_PER_PAGE = 110_000
 MESSAGES_PER_TURN = 10
 FOLDED_PER_TURN = 12
 REPLY = "reply"
+NO_LINE = Line()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,10 @@ class _Said:
 class Conversation:
     """The turns of one branch."""
 
-    def __init__(self, store: Store, judged: Judged, shown: Shown) -> None:
+    def __init__(
+        self, store: Store, judged: Judged, shown: Shown, line: Line = NO_LINE
+    ) -> None:
+        self._line = line
         self._store = store
         self._judged = judged
         self._shown = shown
@@ -94,6 +100,7 @@ class Conversation:
             sampled_tokens=mask.length - mask.prompt_len,
             trained_tokens=mask.supervised,
             finish_reason=call.finish_reason or words.UNKNOWN,
+            weights=call_words(call, self._line),
             source=said.source,
             earlier=said.earlier,
             skipped=said.skipped,

@@ -13,9 +13,11 @@ import orjson
 
 from explorer import __version__
 from explorer.export.judged import Judged
-from explorer.records import CallId, EventKind, Finding, MaskReason
+from explorer.records import CallId, Certificate, EventKind, Finding, MaskReason
 from explorer.trace.atif import agreement
+from explorer.trace.token_in import counted, in_words
 from explorer.trace.trajectory import PAYLOAD_KEY, trajectory_of
+from explorer.trace.versions import Line, rollout_versions
 from explorer.web import words
 from explorer.web.calls import compact, versions_text
 from explorer.web.contexts import Frame, Measurement
@@ -27,12 +29,14 @@ from explorer.web.contexts_tabs import (
     FindingsPage,
     ProvenancePage,
     SamplingRow,
+    VersionRow,
 )
 from explorer.web.deciding import decision_form, decision_rows
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
 from explorer.web.turn_tree import TurnTree, named_calls
+from explorer.web.version_words import age_words
 
 
 def engine_words(kind: str, name: str) -> str:
@@ -52,9 +56,9 @@ def facts_of(values: dict[str, Any]) -> tuple[Fact, ...]:
     return tuple(fact(safe_text(str(name)), value) for name, value in values.items())
 
 
-def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenancePage:
+def provenance_page(judged: Judged, frame: Frame, header: Header, line: Line) -> ProvenancePage:
     """What made these tokens; "unknown" in plain sight."""
-    rollout, certificate = judged.record.rollout, judged.record.certificate
+    rollout = judged.record.rollout
     served = sorted({call.model_served for call in judged.record.calls if call.model_served})
     engine = (
         fact("engine", engine_words(rollout.engine_kind, rollout.engine_name)),
@@ -71,29 +75,12 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         fact("shown by version", __version__),
         fact("inputs of the verdict, SHA-256", judged.judgement.inputs_sha256),
     )
-    proved: tuple[Fact, ...] = ()
-    if certificate is not None:
-        proved = (
-            fact("certificate", certificate.certificate_id),
-            fact(
-                "measured",
-                "never: imported"
-                if certificate.engine_kind == "imported"
-                else words.clock(certificate.time_us),
-            ),
-            fact("logprobs", certificate.logprob_kind.value),
-            fact("capture level", certificate.capture_level.value),
-            fact("passing", "yes" if certificate.passing else "no"),
-            fact("fingerprint", certificate.fingerprint),
-            *(fact("failure", failure) for failure in certificate.failures),
-            *(fact(item.name, item.value) for item in measurements(certificate.numbers)),
-        )
     told = _told_at_close(judged)
     return ProvenancePage(
         frame=frame,
         header=header,
         engine=engine,
-        certificate=proved,
+        certificate=_proved(judged.record.certificate),
         policy=(
             *(
                 Fact(name, value if isinstance(value, str) else compact(value), True)
@@ -102,9 +89,12 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
             Fact("digest of the switches", judged.judgement.policy.sha256, True),
         ),
         sampling=sampling_rows(judged),
+        versions=_version_rows(judged, line),
+        newest=line.newest,
         metadata=facts_of(rollout.metadata),
         budgets=(
             fact("streaming", rollout.streaming.value),
+            fact("token-in", token_in_words(judged)),
             *facts_of(rollout.budgets),
         ),
         ending=facts_of({k: v for k, v in told.items() if k not in _SHOWN_ELSEWHERE}),
@@ -112,6 +102,33 @@ def provenance_page(judged: Judged, frame: Frame, header: Header) -> ProvenanceP
         stderr_tail=safe_text(str(told.get("stderr_tail", ""))),
         drift_href=rollout_href(rollout.rollout_id, "drift"),
     )
+
+
+def _proved(certificate: Certificate | None) -> tuple[Fact, ...]:
+    if certificate is None:
+        return ()
+    return (
+        fact("certificate", certificate.certificate_id),
+        fact(
+            "measured",
+            "never: imported"
+            if certificate.engine_kind == "imported"
+            else words.clock(certificate.time_us),
+        ),
+        fact("logprobs", certificate.logprob_kind.value),
+        fact("capture level", certificate.capture_level.value),
+        fact("passing", "yes" if certificate.passing else "no"),
+        fact("fingerprint", certificate.fingerprint),
+        *(fact("failure", failure) for failure in certificate.failures),
+        *(fact(item.name, item.value) for item in measurements(certificate.numbers)),
+    )
+
+
+def token_in_words(judged: Judged) -> str:
+    """Whether the model read the harness's own rendering of a conversation."""
+    if not judged.record.rollout.token_in:
+        return "off: the engine rendered every prompt from messages"
+    return in_words(counted(judged.record.calls))
 
 
 _SHOWN_ELSEWHERE = ("stdout_tail", "stderr_tail", PAYLOAD_KEY)
@@ -138,6 +155,24 @@ def measurements(numbers: dict[str, Any]) -> tuple[Measurement, ...]:
 
     walk("", numbers)
     return tuple(item for item in lines if item.name)
+
+
+def _version_rows(judged: Judged, line: Line) -> tuple[VersionRow, ...]:
+    """The rollout's tokens by weight version; none where nobody told any."""
+    found = rollout_versions(judged.record.calls, judged.judgement.masks, line)
+    if line.newest is None and all(share.version is None for share in found.mix):
+        return ()
+    return tuple(
+        VersionRow(
+            version=share.version,
+            sampled=share.sampled,
+            trained=share.trained,
+            calls=share.calls,
+            behind=share.behind,
+            age=age_words(line, share.version, share.first_us),
+        )
+        for share in found.mix
+    )
 
 
 def sampling_rows(judged: Judged) -> tuple[SamplingRow, ...]:

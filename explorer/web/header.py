@@ -6,7 +6,7 @@ Must not know: what a tab shows below.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 from urllib.parse import urlencode
@@ -53,8 +53,8 @@ TABS = (
     ("custody", "Custody"),
     ("access", "Access"),
 )
-# Tabs that show one branch, so that a link between them keeps it.
 NO_LINE = Line()
+# Tabs that show one branch, so that a link between them keeps it.
 BRANCH_TABS = frozenset({"conversation", "tokens"})
 
 
@@ -171,18 +171,6 @@ def rollout_header(
         "group": len(members) if len(members) > 1 else None,
         "notes": len(notes) or None,
     }
-    tabs = tuple(
-        Tab(
-            name=name,
-            label=label,
-            href=rollout_href(
-                rollout.rollout_id, name, branch=branch if name in BRANCH_TABS else None
-            ),
-            count=counts.get(name),
-            current=name == tab,
-        )
-        for name, label in TABS
-    )
     state = judgement.state
     return Header(
         rollout_id=rollout.rollout_id,
@@ -201,7 +189,7 @@ def rollout_header(
         verdict=verdict_of(judgement),
         n_fatal=n_fatal,
         n_warn=n_warn,
-        tabs=tabs,
+        tabs=_tabs(rollout.rollout_id, tab, branch, counts),
         neighbours=_neighbours(rollout.rollout_id, tab, members, query),
         group_href=rollout_href(rollout.rollout_id, "group"),
         downloads=_downloads(judgement, noted=bool(notes)),
@@ -210,6 +198,21 @@ def rollout_header(
         live=None if state.closed else _live(judged),
         hidden=_hidden(judged),
         weights=rollout_words(rollout_versions(judged.record.calls, judgement.masks, line)),
+    )
+
+
+def _tabs(
+    rollout_id: str, current: str, branch: str | None, counts: Mapping[str, int | None]
+) -> tuple[Tab, ...]:
+    return tuple(
+        Tab(
+            name=name,
+            label=label,
+            href=rollout_href(rollout_id, name, branch=branch if name in BRANCH_TABS else None),
+            count=counts.get(name),
+            current=name == current,
+        )
+        for name, label in TABS
     )
 
 

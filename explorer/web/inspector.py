@@ -14,6 +14,7 @@ from explorer.store.remarks import Annotation
 from explorer.trace.branch import Segment
 from explorer.trace.decode import Piece, pieces, visible
 from explorer.trace.secret_hiding import HIDDEN_ID
+from explorer.trace.versions import Line
 from explorer.web import words
 from explorer.web.alternatives import alternatives_of, entropy_of, rank_of
 from explorer.web.branch import REASONS
@@ -23,12 +24,18 @@ from explorer.web.delta_pane import trainer_value, trainer_words
 from explorer.web.frames import rollout_href
 from explorer.web.pretty import safe_text
 from explorer.web.reasons import MEANINGS
+from explorer.web.version_words import token_words
 
+NO_LINE = Line()
 _NOT_SAMPLED = (MaskReason.PROMPT, MaskReason.ENVIRONMENT)
 
 
 def token_facts(
-    judged: Judged, shown: Shown, index: int, notes: Sequence[Annotation] = ()
+    judged: Judged,
+    shown: Shown,
+    index: int,
+    notes: Sequence[Annotation] = (),
+    line: Line = NO_LINE,
 ) -> TokenFacts:
     """Everything recorded about one token of a branch."""
     view, piece = shown.view, shown.pieces[index]
@@ -69,7 +76,7 @@ def token_facts(
         rank_text=rank_text,
         entropy=entropy,
         entropy_text=_entropy_text(entropy, alternatives, sampled=sampled),
-        weight_text=weight_words(call) if sampled else "none",
+        weight_text=token_words(call, index - segment.start, line) if sampled else "none",
         alternatives=alternatives,
         role=f"{decision.role.value} ({decision.rule.replace('_', ' ')})",
         call_id=segment.call_id,
@@ -220,13 +227,3 @@ def _entropy_text(
     if entropy is None:
         return "not recorded"
     return f"{entropy:.3f} nats or more, from {words.plural(len(alternatives), 'alternative')}"
-
-
-def weight_words(call: Call) -> str:
-    """The weight version that sampled a call, in words."""
-    first, last = call.weight_version_start, call.weight_version_end
-    if first is None:
-        return words.UNKNOWN
-    if last in (None, first):
-        return f"{first}"
-    return f"{first} at its start, {last} at its end"

@@ -81,7 +81,7 @@ def _versions(view: BranchView | None) -> tuple[tuple[str, str], ...]:
         for place, version in enumerate(view.versions)
     ]
     if CROSSED in codes:
-        found.append((VERSION_CLASSES[CROSSED], "changed within the call"))
+        found.append((VERSION_CLASSES[CROSSED], "unknown: changed within the call"))
     if NO_VALUE in codes:
         found.append((VERSION_CLASSES[NO_VALUE], words.UNKNOWN))
     return tuple(found)

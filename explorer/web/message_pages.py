@@ -33,6 +33,7 @@ from explorer.web.render import respond
 from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import services_of
 from explorer.web.terminal import terminal_runs
+from explorer.web.version_words import line_now
 from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
@@ -90,6 +91,7 @@ async def message(request: Request, rollout_id: str, call: str = "", n: str = ""
                 "conversation",
                 members_of(store, judged),
                 notes=store.annotations(judged.record.rollout.rollout_id),
+                line=line_now(store),
             ),
             title=f"{name[0].upper()}{name[1:]} of call {call_number(judged, call)}",
             role=safe_text(role) if isinstance(role, str) else "",

@@ -42,6 +42,7 @@ from explorer.web.render import respond
 from explorer.web.rollout_pages import judged_or_404
 from explorer.web.services import services_of
 from explorer.web.turn_tree import TurnTree
+from explorer.web.version_words import line_now
 
 programs = APIRouter(prefix="/api/v1")
 router = APIRouter(include_in_schema=False)
@@ -123,7 +124,13 @@ async def notes(request: Request, rollout_id: str) -> Response:
         tree = TurnTree(judged)
         return NotesPage(
             frame=rollout_frame(request, judged, "notes"),
-            header=rollout_header(judged, "notes", members_of(store, judged), notes=found),
+            header=rollout_header(
+                judged,
+                "notes",
+                members_of(store, judged),
+                notes=found,
+                line=line_now(store),
+            ),
             notes=tuple(note_row(judged, tree, item) for item in found),
             form=note_form(judged, tree, store, query),
         )

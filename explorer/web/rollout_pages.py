@@ -41,6 +41,7 @@ from explorer.web.secret_part import secrets_part
 from explorer.web.services import services_of
 from explorer.web.timing import timing_page
 from explorer.web.turn_tree import TurnTree, View
+from explorer.web.version_words import line_now
 from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
@@ -70,7 +71,8 @@ async def tab(request: Request, rollout_id: str, name: str, build: Build) -> Res
     def work() -> Any:
         members = members_of(store, judged)
         noted = store.annotations(judged.record.rollout.rollout_id)
-        header = rollout_header(judged, name, members, branch, notes=noted)
+        line = line_now(store)
+        header = rollout_header(judged, name, members, branch, notes=noted, line=line)
         return build(judged, rollout_frame(request, judged, name), header, members)
 
     return await respond(request, work)
@@ -94,7 +96,7 @@ async def conversation(
     fragment = request.headers.get("hx-request") and first > 1
 
     def work() -> ConversationPage:
-        tree = TurnTree(judged)
+        tree, line = TurnTree(judged), line_now(services.store)
         leaf = leaf_of(tree, branch)
         view = View(leaf, "conversation", {})
         members = members_of(services.store, judged)
@@ -109,13 +111,15 @@ async def conversation(
             broke = tree.root_break(leaf, decode)
             shown = shown_branch(services, judged, tree, leaf)
             total = len(shown.view.path)
-            turns, following = Conversation(services.store, judged, shown).turns(first)
+            turns, following = Conversation(services.store, judged, shown, line).turns(first)
         more = None
         if following is not None:
             more = rollout_href(rollout_id, "conversation", branch=leaf, turn=following)
         return ConversationPage(
             frame=rollout_frame(request, judged, "conversation"),
-            header=rollout_header(judged, "conversation", members, leaf, notes=noted),
+            header=rollout_header(
+                judged, "conversation", members, leaf, notes=noted, line=line
+            ),
             tree=tree.rows(view, decode),
             branches=tree.branches(view),
             branch=leaf or "",
@@ -168,7 +172,13 @@ async def request_detail(request: Request, rollout_id: str, call_id: str) -> Res
 
     def work() -> Any:
         noted = store.annotations(judged.record.rollout.rollout_id)
-        header = rollout_header(judged, "requests", members_of(store, judged), notes=noted)
+        header = rollout_header(
+            judged,
+            "requests",
+            members_of(store, judged),
+            notes=noted,
+            line=line_now(store),
+        )
         frame = rollout_frame(request, judged, "requests", last=f"call {call_id[:12]}")
         return request_page(store, judged, frame, header, call_id, query)
 
@@ -189,7 +199,8 @@ async def group(request: Request, rollout_id: str) -> Response:
         # Read again: judging the siblings may have changed what the list says of them.
         members = members_of(services.store, judged)
         noted = services.store.annotations(judged.record.rollout.rollout_id)
-        header = rollout_header(judged, "group", members, notes=noted)
+        line = line_now(services.store)
+        header = rollout_header(judged, "group", members, notes=noted, line=line)
         outline = rollout_frame(request, judged, "group")
         return group_page(services, outline, header, every, members)
 
@@ -203,7 +214,9 @@ async def provenance(request: Request, rollout_id: str) -> Response:
         request,
         rollout_id,
         "provenance",
-        lambda judged, f, h, _: provenance_page(judged, f, h),
+        lambda judged, f, h, _: provenance_page(
+            judged, f, h, line_now(services_of(request).store)
+        ),
     )
 
 

@@ -44,6 +44,7 @@ from explorer.web.searching import (
     within,
 )
 from explorer.web.services import Services, services_of
+from explorer.web.version_words import line_now
 from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
@@ -275,7 +276,7 @@ async def rollout_search(request: Request, rollout_id: str) -> Response:
             )
         store = services.store
         noted = store.annotations(judged.record.rollout.rollout_id)
-        members = members_of(store, judged)
+        members, line = members_of(store, judged), line_now(store)
 
         def at(place: int, *, again: bool = repeats) -> str:
             return rollout_href(
@@ -293,7 +294,9 @@ async def rollout_search(request: Request, rollout_id: str) -> Response:
         kept = urlencode({"q": q} | ({"case": "1"} if case else {})) if q else ""
         return RolloutSearchPage(
             frame=replace(outline, title=safe_text(f"Search: {q[:60]}" if q else "Search")),
-            header=rollout_header(judged, "search", members, query=kept, notes=noted),
+            header=rollout_header(
+                judged, "search", members, query=kept, notes=noted, line=line
+            ),
             q=q,
             asked=safe_text(q),
             case=case,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -109,9 +110,8 @@ def tokens_page(
     if shown is not None:
         sections = finished_sections(judged, shown, Look(asked.metric, asked.ids, at))
 
-    def decode(token: int | None) -> str:
-        return decode_one(services, judged, token)
-
+    decode = partial(decode_one, services, judged)
+    view_or_none = shown.view if shown else None
     notes, line = services.store.annotations(rollout_id), line_now(services.store)
     neighbours = {name: value for name, value in asked.state().items() if name != "branch"}
     return TokensPage(
@@ -147,11 +147,7 @@ def tokens_page(
         elsewhere=worst_elsewhere(judged, tree, shown) if shown else None,
         turns=turn_numbers(shown) if shown else (),
         turns_left_out=turns_left_out(shown) if shown else 0,
-        legend=legend(
-            judged,
-            shown.view if shown else None,
-            delta_words(judged, shown, services.store),
-        ),
+        legend=legend(judged, view_or_none, delta_words(judged, shown, services.store)),
         problem="" if shown else no_tokens(judged, leaf is not None),
         inspected=token_facts(judged, shown, at, notes, line)
         if shown and at is not None

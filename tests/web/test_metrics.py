@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from explorer.export.judged import Judged
+from explorer.records import WeightSpan
 from explorer.trace.sequences import Sequences
 from explorer.trace.verdict import judge
 from explorer.web.alternatives import entropies_of, entropy_of
@@ -94,13 +95,21 @@ def test_versions_are_named_and_a_change_within_a_call_is_its_own(site: Site) ->
     assert twin["legend"]["versions"] == [["v0", "7"]]
     first, second = two_turns()
     crossed = replace(second, weight_version_start=8, weight_version_end=9)
-    for last, wanted in ((crossed, CROSSED), (replace(crossed, weight_version_end=8), 2)):
+    spans = (WeightSpan("8", 8, 0, 1),)
+    whole = replace(crossed, weight_version_end=8)
+    unknown = "unknown: changed within the call"
+    for last, wanted, named in (
+        (crossed, CROSSED, unknown),
+        (whole, 2, "8"),
+        # What the engine says of each token wins over what the call saw.
+        (replace(crossed, weight_spans=spans), 2, "8"),
+    ):
         made = record(first, last)
         judged = Judged(made, judge(made), Sequences(made.calls))
         view = branch_view(judged, last.call_id)
         own = view.segments[-1]
         assert set(view.version_column[own.start : own.end].tolist()) == {wanted}
-        assert [text for _, text in legend(judged, view).versions][:2] == ["7", "8"]
+        assert [text for _, text in legend(judged, view).versions] == ["7", named]
     assert VERSION_CLASSES[CROSSED] == "vx"
 
 
