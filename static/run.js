@@ -2,8 +2,8 @@
 // then fetches itself; what is shown is what a reload would show. What a reader has open or
 // focused stays as it is.
 
-const EVERY = 5_000;     // ms between two looks
-const HEAVY = 2_000_000; // bytes of a page that is looked at less often
+const EVERY = 5_000;  // ms between two looks
+const SELDOM = 60_000; // at most, where the page takes the server long
 
 const page = document.querySelector("[data-follow]");
 const note = document.querySelector("[data-following]");
@@ -14,20 +14,32 @@ function said(text) {
   if (note) note.textContent = text;
 }
 
+// The element of the fresh part that has the place of the focused one; a link is found by where
+// it leads, since others may have come before it.
+function sameAs(focused, mine, copy) {
+  if (focused.href) return [...copy.querySelectorAll("a")].find((each) => each.href === focused.href);
+  const places = "summary, [tabindex]";
+  return copy.querySelectorAll(places)[[...mine.querySelectorAll(places)].indexOf(focused)];
+}
+
 function swap(mine, fresh) {
-  if (mine.contains(document.activeElement)) return;
+  const focused = mine.contains(document.activeElement) ? document.activeElement : null;
   const open = [...mine.querySelectorAll("details")].map((each) => each.open);
   const places = [...mine.querySelectorAll(".wrap")].map((each) => [each.scrollLeft, each.scrollTop]);
   const copy = document.importNode(fresh, true);
   copy.querySelectorAll("details").forEach((each, at) => { each.open = open[at] ?? each.open; });
   if (copy.isEqualNode(mine)) return;
+  const next = focused && sameAs(focused, mine, copy);
+  if (focused && !next) return;
   mine.replaceWith(copy);
+  next?.focus({ preventScroll: true });
   copy.querySelectorAll(".wrap").forEach((each, at) => { [each.scrollLeft, each.scrollTop] = places[at] ?? [0, 0]; });
 }
 
 async function look() {
   if (busy || document.hidden) return;
   busy = true;
+  const begun = performance.now();
   try {
     const address = new URL(location.href);
     address.hash = "";
@@ -36,7 +48,8 @@ async function look() {
     if (reply.status === 204) { said(`looks for news every ${wait / 1000} s`); return; }
     if (!reply.ok) { said("not connected, trying again"); return; }
     const text = await reply.text();
-    wait = text.length > HEAVY ? 6 * EVERY : EVERY;
+    // A large run costs its server something: a tenth of the time, whoever looks.
+    wait = Math.round(Math.min(SELDOM, Math.max(EVERY, 10 * (performance.now() - begun))) / 1000) * 1000;
     const fresh = new DOMParser().parseFromString(text, "text/html");
     for (const mine of document.querySelectorAll("[data-swap]")) {
       const other = fresh.querySelector(`[data-swap="${mine.dataset.swap}"]`);
