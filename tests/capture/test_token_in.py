@@ -3,6 +3,7 @@ writes tool calls anew, in both modes; what falls back, and what never does."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -55,7 +56,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def said(live: Live, key: str, messages: list[Any], **more: Any) -> dict[str, Any]:
     """One call; the reply's message."""
-    body = {"messages": messages, "tools": [CALCULATOR], "max_tokens": 120, "seed": 5} | more
+    body: dict[str, Any] = {
+        "messages": messages,
+        "tools": [CALCULATOR],
+        "max_tokens": 120,
+        "seed": 5,
+    } | more
     answer = live.chat(key, **body)
     assert answer.status_code == 200, answer.text
     message: dict[str, Any] = answer.json()["choices"][0]["message"]
@@ -213,12 +219,8 @@ def test_what_was_changed_falls_back_and_says_why(live: Live) -> None:
         (Fallback.OWN_IDS, whole, {"kv_transfer_params": {"prompt_token_ids": [1, 2, 3]}}),
     ]
     for _, messages, more in wanted:
-        assert (
-            live.chat(
-                key, **({"messages": messages, "tools": [CALCULATOR], "max_tokens": 6} | more)
-            ).status_code
-            == 200
-        )
+        body: dict[str, Any] = {"messages": messages, "tools": [CALCULATOR], "max_tokens": 6}
+        assert live.chat(key, **(body | more)).status_code == 200
     # What is no text is refused by this engine, and was not sent by ids.
     refused = live.chat(key, messages=edited(whole, 3, content=[image]), tools=[CALCULATOR])
     assert refused.status_code == 400
@@ -474,7 +476,7 @@ def test_the_shipped_template_leaves_earlier_turns_as_they_are(prompts: PromptMa
     assert not TemplateSuffix(Template(prompts, empty_thought)).preserving()
 
 
-async def test_the_engines_own_tokenizer_gives_the_same_suffix(prompts: PromptMaker) -> None:
+def test_the_engines_own_tokenizer_gives_the_same_suffix(prompts: PromptMaker) -> None:
     end = prompts.tokenizer.id_of("<|im_end|>") or 0
     call = {"id": "a", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
     for reply, new in (
@@ -486,7 +488,7 @@ async def test_the_engines_own_tokenizer_gives_the_same_suffix(prompts: PromptMa
     ):
         wanted = Extend({"messages": [*ASKED, reply, new]}, 1, end)
         here = TemplateSuffix(prompts).extend(wanted)
-        there = await EngineSuffix(TinyEngine()).extend(wanted)
+        there = asyncio.run(EngineSuffix(TinyEngine()).extend(wanted))
         assert here.suffix == there.suffix
         assert here.rendered == there.rendered
 
