@@ -1,6 +1,8 @@
 """Wiring: settings to a running application. No rules live here.
 
 Owns: the order in which rooms start and stop, and which paths go to the proxy.
+
+Size: every part of the server is made here once; two modules would pass them all on.
 """
 
 from __future__ import annotations
@@ -27,14 +29,11 @@ from explorer.access.signing_in import SignIn
 from explorer.capture import refusing
 from explorer.capture.credentials import take_from_path
 from explorer.capture.desk import Desk
-from explorer.capture.driver import Surroundings
-from explorer.capture.fence_desk import FenceDesk
 from explorer.capture.ids import now_us
 from explorer.capture.manifest_route import asked_for
-from explorer.capture.proxy import CaptureProxy, ProxyOptions
 from explorer.capture.watch import SetUpWatch
+from explorer.capturing import Capturing
 from explorer.certifier import Certifier
-from explorer.engine.fence import make_control
 from explorer.engine.protocol import Engine
 from explorer.engine.suffix import Suffixes
 from explorer.engine.suffix_here import prompts_of
@@ -83,12 +82,34 @@ from explorer.web import (
 )
 from explorer.web.access import Access
 from explorer.web.desk_access import ApiServices
+from explorer.web.fence_words import fence_words
 from explorer.web.gate import authorise
 from explorer.web.hiding import HiddenSecrets
 from explorer.web.live import LiveRollouts
 from explorer.web.removing import Removal
 from explorer.web.services import Services
 from explorer.web.setup import mount
+
+# The routes for programs, in the order in which they are asked.
+_PROGRAMS = (
+    api.router,
+    exports.router,
+    receipt_routes.programs,
+    delta_routes.programs,
+    delta_tab.programs,
+    api_weights.programs,
+    imports.router,
+    notes.programs,
+    secret_pages.programs,
+    views.programs,
+    account.programs,
+    search_pages.programs,
+    live_routes.router,
+    grant_routes.programs,
+    dataset_routes.programs,
+    api.probes,
+    api.description,
+)
 
 
 class Application:
@@ -123,24 +144,11 @@ class Application:
             SetUpWatch(self.certifier.trouble),
         )
         self.custody = ExternalCustody.of(settings, os.environ)
-        self.fences = FenceDesk(
-            store,
-            make_control(engine, settings.fence_engine_control),
-            settings.fence_wait_s,
-            now_us,
-            self.certifier.weights_changed,
+        capturing = Capturing.of(
+            *(settings, self.desk, engine, store),
+            *(self.certifier, self.vocabularies, self.custody),
         )
-        around = Surroundings(
-            self.desk,
-            engine,
-            store,
-            self.certifier,
-            self.fences,
-            gatekeeper=self.custody.gatekeeper if self.custody else None,
-        )
-        self.proxy = CaptureProxy(
-            around, _proxy_options(settings), self.certifier, self.vocabularies
-        )
+        self.fences, self.proxy = capturing.fences, capturing.proxy
         self.deltas = DeltaSummaries(store, lambda: limits_of(settings), now_us)
         self.judged = JudgedRollouts(store, lambda: self.policy, now_us, self.deltas.write)
         self.live = LiveRollouts(store, self.judged)
@@ -234,6 +242,7 @@ class Application:
             vocabulary=self.vocabularies.get,
             started_us=now_us(),
             alert=lambda: self.desk.watch.reason or self.public.reason or self.fences.alert,
+            weights=lambda: fence_words(self.fences.standing()),
             index=self.index,
             secrets=self.secrets,
             sealing=self.sealing,
@@ -253,23 +262,8 @@ class Application:
             remove=self.removal,
             fences=self.fences,
         )
-        app.include_router(api.router)
-        app.include_router(exports.router)
-        app.include_router(receipt_routes.programs)
-        app.include_router(delta_routes.programs)
-        app.include_router(delta_tab.programs)
-        app.include_router(api_weights.programs)
-        app.include_router(imports.router)
-        app.include_router(notes.programs)
-        app.include_router(secret_pages.programs)
-        app.include_router(views.programs)
-        app.include_router(account.programs)
-        app.include_router(search_pages.programs)
-        app.include_router(live_routes.router)
-        app.include_router(grant_routes.programs)
-        app.include_router(dataset_routes.programs)
-        app.include_router(api.probes)
-        app.include_router(api.description)
+        for router in _PROGRAMS:
+            app.include_router(router)
         mount(app, services)
         return app
 
@@ -415,18 +409,3 @@ class Application:
 
 def _receipt_key(settings: Settings) -> SigningKey | None:
     return None if settings.receipt_key is None else read_signing_key(settings.receipt_key)
-
-
-def _proxy_options(settings: Settings) -> ProxyOptions:
-    return ProxyOptions(
-        max_body_bytes=settings.max_body_bytes,
-        max_in_flight=settings.max_in_flight,
-        engine_timeout_s=settings.engine_timeout_s,
-        hold_s=settings.status_hold_s,
-        keepalive_s=settings.keepalive_s,
-        top_logprobs=settings.top_logprobs,
-        body_timeout_s=settings.body_timeout_s,
-        one_system=settings.one_system,
-        unary_keepalive=settings.unary_keepalive,
-        harmless=frozenset(settings.harmless_fields),
-    )

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from explorer.capture.fence import LEASE_RAN_OUT, Drain, Fence, FenceState, Standing
+from explorer.capture.fence_orders import ReadyOrder, SyncOrder
 from explorer.engine.fence import EngineControl, Loaded, Published
 from explorer.errors import (
     BadRequest,
@@ -41,25 +41,6 @@ _ASK_CLIENT_S = 0.5
 
 Gone = Callable[[], Any]
 """Whether (awaitable) whoever asked has closed the connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class SyncOrder:
-    """A trainer is about to change the weights."""
-
-    coming: int
-    lease_s: float
-    drain: Drain
-    wait_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyOrder:
-    """The engine has new weights, or is to load them now."""
-
-    version: int
-    label: str | None = None
-    path: Path | None = None
 
 
 class FenceDesk:
@@ -120,11 +101,14 @@ class FenceDesk:
         try:
             loaded = await self.control.load(Path(path), label)
         except ExplorerError as error:
-            reason = f"the weights of version {last.weight_version} could not be loaded again"
-            await self.doubt(f"{reason}: {error.message}")
+            log.error("weights: %s", error.message)
+            await self.doubt(
+                f"the weights of version {last.weight_version} could not be loaded again"
+            )
             return
         if loaded.sha256 != wanted:
-            await self.doubt(f"{path} no longer holds version {last.weight_version}")
+            log.error("weights: %s has changed", path)
+            await self.doubt(f"the file no longer holds version {last.weight_version}")
 
     async def _compare_label(self, last: WeightUpdate) -> None:
         label = await self.control.label()

@@ -222,6 +222,12 @@ def _hidden_call(call: Call, spans: Spans, masker: Masker) -> Call:
     if any(note.detail for note in call.notes):
         notes = tuple(Note(note.code, masker.text(note.detail)) for note in call.notes)
         call = replace(call, notes=notes)
+    if call.weight_spans:
+        named = tuple(
+            replace(span, version_label=masker.text(span.version_label))
+            for span in call.weight_spans
+        )
+        call = replace(call, weight_spans=named)
     if not spans:
         return call
     delta_end = call.prefix_len + (

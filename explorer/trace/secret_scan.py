@@ -337,6 +337,7 @@ def record_texts(record: RolloutRecord) -> Iterator[tuple[Place, bytes]]:
         yield Place("event", override.call_id), _json(override, ("reason", "who"))
     for call in record.calls:
         notes = [note.detail for note in call.notes if note.detail]
+        notes += [span.version_label for span in call.weight_spans]
         yield Place("call", call.call_id), _json(call, _CALL_TEXT) + dump(notes)
 
 

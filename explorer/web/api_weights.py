@@ -16,7 +16,8 @@ from fastapi.responses import JSONResponse
 from explorer.access.audit import Entry, Event
 from explorer.access.calling import caller_of
 from explorer.capture.fence import Drain, Standing
-from explorer.capture.fence_desk import FenceDesk, ReadyOrder, SyncOrder
+from explorer.capture.fence_desk import FenceDesk
+from explorer.capture.fence_orders import ReadyOrder, SyncOrder
 from explorer.errors import BadRequest
 from explorer.records import WeightUpdate
 from explorer.web.api import Api, CanChange
@@ -47,10 +48,10 @@ async def show_weights(
 
 @programs.post("/weights", dependencies=[CanChange])
 async def tell_weights(request: Request, api: Api) -> JSONResponse:
-    """A trainer's word: `syncing` shuts the fence and answers when calls in flight have ended
-    (or after `wait_s`), `ready` announces the version that samples from now on.
+    """A trainer's word: `syncing` shuts the weight fence, `ready` announces a version.
 
-    With `weights_path` the built-in tiny engine loads that file first.
+    `syncing` answers when calls in flight have ended, or after `wait_s`. With `weights_path`
+    the built-in tiny engine loads that file first.
     """
     order = read_order(await request.body())
     fences = api.fences

@@ -107,6 +107,10 @@ class RolloutRow:
     version_low: int | None = said("Lowest weight version of its calls, null when untold.")
     version_high: int | None = said("Highest weight version of its calls.")
     behind: int | None = said("Versions its oldest call is behind; null where not known.")
+    delta_p99: float | None = said("Quantile 99 % of |trainer − rollout logprob|; null: untold.")
+    delta_p99_text: str = said("The same as shown.")
+    delta_outside: float | None = said("Share of training tokens outside the band of ratios.")
+    delta_outside_text: str = said("The same as shown.")
     n_crossed: int = said("Calls that ended under another version than they began with.")
     created: str | None = said("When it was created, ISO 8601.")
     age: str = said("How long ago, in its largest unit.")
@@ -238,6 +242,7 @@ class EnginePage:
     frame: Frame = said("What surrounds the page.")
     engine: EngineCard = said("The engine in use.")
     fingerprint: str = said("Fingerprint of the engine's answers, or `unknown`.")
+    weights: str = said("How the weight fence stands, in one line.")
     numbers: tuple[Measurement, ...] = said("Every measurement of the probe.")
     allow_uncertified: bool = said("Whether the operator lets uncertified engines count.")
 

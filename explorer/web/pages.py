@@ -132,6 +132,7 @@ def _engine(services: Services, outline: Frame) -> EnginePage:
         frame=outline,
         engine=engine_card(found, allow_uncertified=allowed),
         fingerprint=(found.fingerprint if found else None) or words.UNKNOWN,
+        weights=services.weights(),
         numbers=measurements(found.numbers if found else {}),
         allow_uncertified=allowed,
     )

@@ -38,7 +38,8 @@ class Services:
 
     `certificate` answers the newest one of the engine in use, `vocabulary` the bytes
     and special flag of each id of a tokenizer (empty when it was never stored), `alert`
-    what everybody must know at once, or nothing. `index` is the search's side file, None
+    what everybody must know at once, or nothing, `weights` how the weight fence stands.
+    `index` is the search's side file, None
     where there is none, `secrets` what looks like one in each rollout, `sealing` issues
     and compares receipts.
     """
@@ -50,6 +51,7 @@ class Services:
     vocabulary: Callable[[TokenizerId | None], Vocabulary]
     started_us: int
     alert: Callable[[], str] = str
+    weights: Callable[[], str] = str
     index: SearchIndex | None = None
     secrets: SecretScans | None = None
     sealing: Sealing | None = None

@@ -65,9 +65,7 @@ def test_the_fence_is_shut_while_weights_are_loaded_and_drains() -> None:
     assert ticket.version == 8
 
 
-def test_a_late_reply_that_began_before_and_ended_after_crosses_whatever_the_numbers_say() -> (
-    None
-):
+def test_a_reply_that_began_before_and_ended_after_crosses_whatever_the_numbers() -> None:
     for version in (8, 7):
         fence = at()
         fence.begin(A, 1)
@@ -78,9 +76,7 @@ def test_a_late_reply_that_began_before_and_ended_after_crosses_whatever_the_num
         assert codes(ended) == [CROSSED]
 
 
-def test_once_the_trainer_went_on_what_is_in_flight_crosses_before_the_new_version_is_told() -> (
-    None
-):
+def test_what_is_in_flight_crosses_as_soon_as_the_trainer_goes_on() -> None:
     fence = at()
     fence.begin(A, 1)
     fence.syncing(2, 8, 300 * S)
@@ -108,9 +104,7 @@ def test_a_lease_that_runs_out_opens_the_fence_and_nobody_knows_the_version() ->
     assert fence.standing(5 + 10 * S).doubt == ""
 
 
-def test_a_call_that_begins_in_doubt_is_not_trusted_when_the_version_is_told_meanwhile() -> (
-    None
-):
+def test_a_call_that_begins_in_doubt_is_not_trusted_when_the_version_is_told() -> None:
     fence = at()
     fence.doubt("the engine was away")
     fence.begin(A, 1)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from explorer.capture.fence import Drain, FenceState
-from explorer.capture.fence_desk import FenceDesk, ReadyOrder, SyncOrder
+from explorer.capture.fence_desk import FenceDesk
+from explorer.capture.fence_orders import ReadyOrder, SyncOrder
 from explorer.capture.ids import now_us
 from explorer.engine.fence import UNREADABLE, Step
 from explorer.engine.fence_vllm import VllmControl

@@ -48,6 +48,7 @@ TOP = {
     "publish_commands",
     "trainer_commands",
     "weight_commands",
+    "capturing",
     "publishing",
     "publishing_jobs",
     "exporting",
