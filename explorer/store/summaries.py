@@ -27,7 +27,7 @@ STAMP = f'"{CATALOG}".stamp'
 _COUNTED = (
     "SELECT (SELECT count(*) FROM rollout), (SELECT count(*) FROM rollout_event), "
     "(SELECT count(*) FROM call), (SELECT count(*) FROM judgement), "
-    "(SELECT count(*) FROM weight_update)"
+    "(SELECT count(*) FROM weight_update), (SELECT count(*) FROM delta_summary)"
 )
 _STATE = """
 state AS (
@@ -49,7 +49,9 @@ counts AS (
       AS version_high,
     count(*) FILTER ({SAMPLED} AND weight_version_start IS DISTINCT FROM weight_version_end)
       AS n_crossed,
-    min(started_time) FILTER ({SAMPLED}) AS sampled_from
+    -- As `trace.versions.sampled_us`: what waited for new weights was sampled under them.
+    min(CASE WHEN weight_version_start = weight_version_end THEN ended_time
+             ELSE started_time END) FILTER ({SAMPLED}) AS sampled_from
   FROM call WHERE ended GROUP BY rollout_id)"""
 # The weights announced last, and since when numbers mean the same: `trace.versions.Line`.
 _WEIGHTS = """
@@ -66,9 +68,16 @@ verdict AS (
   SELECT * FROM judgement
   QUALIFY row_number() OVER (PARTITION BY rollout_id
     ORDER BY judged_time DESC, inputs_sha256) = 1)"""
+_DELTA = """
+off AS (
+  SELECT rollout_id, abs_p99,
+    CASE WHEN n_compared > 0 THEN n_outside / n_compared END AS outside
+  FROM delta_summary
+  QUALIFY row_number() OVER (PARTITION BY rollout_id
+    ORDER BY computed_time DESC, inputs_sha256) = 1)"""
 _MAKE = f"""
 CREATE OR REPLACE TABLE {SUMMARY} AS
-WITH {_STATE}, {_COUNTS}, {_VERDICT}, {_WEIGHTS}
+WITH {_STATE}, {_COUNTS}, {_VERDICT}, {_WEIGHTS}, {_DELTA}
 SELECT r.rollout_id, r.run, r.task, r.group_name, coalesce(r.group_name, r.task) AS cohort,
   r.attempt, r.purpose, r.harness, r.model, epoch_us(r.created_time) AS created_us,
   coalesce(s.status, 'open') AS status, s.closed_us, s.reward, s.ok,
@@ -85,12 +94,14 @@ SELECT r.rollout_id, r.run, r.task, r.group_name, coalesce(r.group_name, r.task)
        END AS share,
   c.version_low, c.version_high, coalesce(c.n_crossed, 0) AS n_crossed,
   CASE WHEN c.sampled_from >= w.since THEN w.newest - c.version_low END AS behind,
+  d.abs_p99 AS delta_p99, d.outside AS delta_outside,
   CASE WHEN TRY(json_type(r.metadata, '/global_step')) IN ('UBIGINT', 'BIGINT')
        THEN TRY_CAST(json_extract_string(r.metadata, '/global_step') AS BIGINT) END AS step,
   CASE WHEN v.n_fatal > 0 THEN 'fatal' WHEN v.n_warn > 0 THEN 'warn'
        WHEN v.n_fatal = 0 THEN 'none' END AS grade
 FROM rollout r LEFT JOIN state s USING (rollout_id) LEFT JOIN counts c USING (rollout_id)
-  LEFT JOIN verdict v USING (rollout_id) CROSS JOIN weights w
+  LEFT JOIN verdict v USING (rollout_id) LEFT JOIN off d USING (rollout_id)
+  CROSS JOIN weights w
 ORDER BY created_us, r.rollout_id"""
 _HAS_MARK = (
     "SELECT count(*) FROM duckdb_tables() "

@@ -16,11 +16,15 @@ from explorer.trace.verdict import Judgement
 
 
 def weight_versions(record: RolloutRecord) -> list[int]:
-    """Every weight version that a call began or ended with, in order."""
+    """Every weight version that a call began or ended with, or the engine named, in order."""
     found = {
         version
         for call in record.calls
-        for version in (call.weight_version_start, call.weight_version_end)
+        for version in (
+            call.weight_version_start,
+            call.weight_version_end,
+            *(span.weight_version for span in call.weight_spans),
+        )
         if version is not None
     }
     return sorted(found)

@@ -90,11 +90,55 @@ def announced(updates: Iterable[WeightUpdate]) -> tuple[Announced, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """A time in which new calls waited for weights; ``end_us`` None: they still do."""
+
+    start_us: int
+    end_us: int | None
+
+
+def shut_times(updates: Iterable[WeightUpdate]) -> tuple[Shut, ...]:
+    """When the fence was shut: from a `syncing` to whatever came next that is none."""
+    found: list[Shut] = []
+    since: int | None = None
+    for update in sorted(updates, key=lambda update: update.number):
+        if update.state == "syncing":
+            since = update.time_us if since is None else since
+        elif since is not None:
+            found.append(Shut(since, update.time_us))
+            since = None
+    if since is not None:
+        found.append(Shut(since, None))
+    return tuple(found)
+
+
+def waited_us(call: Call, shut: Iterable[Shut]) -> int:
+    """How long a call waited for new weights: one that came while the fence was shut was let
+    in, or refused, when that ended."""
+    for each in shut:
+        if each.start_us <= call.started_us and (
+            each.end_us is None or call.started_us < each.end_us
+        ):
+            last = call.ended_us if each.end_us is None else min(each.end_us, call.ended_us)
+            return max(0, last - call.started_us)
+    return 0
+
+
 def sampled_len(call: Call) -> int:
     """Tokens that the engine sampled in a call."""
     if call.completion is not None:
         return int(call.completion.size)
     return call.completion_len or 0
+
+
+def sampled_us(call: Call) -> int:
+    """A time at which a call's tokens were being sampled, as far as lines are concerned.
+
+    A call that came while new weights were loaded waited for them: it was sampled under what
+    it ended with. One that crossed an update may have been sampled before it.
+    """
+    return call.started_us if crossed_versions(call) else call.ended_us
 
 
 def version_spans(call: Call) -> tuple[VersionSpan, ...]:
@@ -156,7 +200,7 @@ class Share:
     Attributes:
         behind: how old they are by the line asked about; None where that is not known. Of
             tokens sampled at several times the oldest line counts: one earlier, no age.
-        first_us: when the first of their calls began.
+        first_us: `sampled_us` of the first of their calls.
     """
 
     version: int | None
@@ -236,9 +280,8 @@ def rollout_versions(
         for span in spans:
             sampled[span.version] += span.end - span.start
             trained[span.version] += 0 if mask is None else _trained(mask, span)
-            first_us[span.version] = min(
-                call.started_us, first_us.get(span.version, call.started_us)
-            )
+            at_us = sampled_us(call)
+            first_us[span.version] = min(at_us, first_us.get(span.version, at_us))
         seen.update({span.version for span in spans})
     mix = tuple(
         Share(

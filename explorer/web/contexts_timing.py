@@ -34,6 +34,8 @@ class TimingRow:
     engine_ms: float | None = said("Of it, in the engine; null when not recorded.")
     engine_text: str = said("The engine's share as shown.")
     outside_text: str = said("The rest: the way there and back, the proxy, waiting.")
+    fence_ms: float | None = said("Of it, waiting for new weights; null: it did not.")
+    fence_text: str = said("That time as shown.")
     tokens: int | None = said("Sampled tokens, null while in flight.")
     rate: float | None = said("Sampled tokens per second of engine time.")
     retries: int = said("Retries that were answered from it.")
@@ -78,3 +80,4 @@ class TimingPage:
     open_calls: int = said("Calls still in flight.")
     budgets: tuple[BudgetRow, ...] = said("Budgets with what was used, empty without any.")
     stopped: tuple[str, ...] = said("Who stopped the rollout, as far as it is recorded.")
+    waited: int = said("Calls that waited for new weights.")

@@ -41,7 +41,7 @@ from explorer.web.secret_part import secrets_part
 from explorer.web.services import services_of
 from explorer.web.timing import timing_page
 from explorer.web.turn_tree import TurnTree, View
-from explorer.web.version_words import line_now
+from explorer.web.version_words import line_now, shut_now
 from explorer.web.workers import in_page_thread
 
 router = APIRouter(include_in_schema=False)
@@ -136,7 +136,12 @@ async def conversation(
 async def timing(request: Request, rollout_id: str, start: int = 0) -> Response:
     """A waterfall and its table."""
     return await tab(
-        request, rollout_id, "timing", lambda judged, f, h, _: timing_page(judged, f, h, start)
+        request,
+        rollout_id,
+        "timing",
+        lambda judged, f, h, _: timing_page(
+            judged, f, h, start, shut_now(services_of(request).store)
+        ),
     )
 
 

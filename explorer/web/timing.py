@@ -10,12 +10,13 @@ not on record, and is not guessed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from explorer.capture.budgets import LIMITS, Ledger
 from explorer.export.judged import Judged
 from explorer.records import Admission, Call, CallStatus, EventKind, FailureKind
+from explorer.trace.versions import Shut, waited_us
 from explorer.web import words
 from explorer.web.contexts import Frame
 from explorer.web.contexts_rollout import Header
@@ -47,8 +48,10 @@ class _Clock:
         return CHART_WIDTH * value_ms / self.span_ms
 
 
-def timing_page(judged: Judged, frame: Frame, header: Header, start: int = 0) -> TimingPage:
-    """A waterfall of the calls and its table."""
+def timing_page(
+    judged: Judged, frame: Frame, header: Header, start: int = 0, shut: tuple[Shut, ...] = ()
+) -> TimingPage:
+    """A waterfall of the calls and its table; `shut`: when calls waited for weights."""
     calls, waiting = judged.record.calls, judged.record.open_calls
     starts = [call.started_us for call in calls] + [each.started_us for each in waiting]
     clock = _Clock(
@@ -58,7 +61,7 @@ def timing_page(judged: Judged, frame: Frame, header: Header, start: int = 0) ->
             default=0,
         ),
     )
-    rows = list(_rows(judged, clock))
+    rows = list(_rows(judged, clock, shut))
     first = max(0, start)
     last = first + ROWS_PER_PAGE
     rollout_id = judged.record.rollout.rollout_id
@@ -76,10 +79,11 @@ def timing_page(judged: Judged, frame: Frame, header: Header, start: int = 0) ->
         open_calls=len(waiting),
         budgets=budget_rows(judged),
         stopped=stopped_by(judged),
+        waited=sum(bool(row.fence_ms) for row in rows),
     )
 
 
-def _rows(judged: Judged, clock: _Clock) -> Iterator[TimingRow]:
+def _rows(judged: Judged, clock: _Clock, shut: tuple[Shut, ...]) -> Iterator[TimingRow]:
     labels = TurnTree(judged).labels
     busy_until: int | None = None
     every: list[Call | Admission] = [*judged.record.calls, *judged.record.open_calls]
@@ -96,7 +100,13 @@ def _rows(judged: Judged, clock: _Clock) -> Iterator[TimingRow]:
     for each in sorted(every, key=lambda each: each.sequence):
         before = gaps[each.call_id]
         if isinstance(each, Call):
-            yield _ended(judged, each, labels.get(each.call_id, words.NONE), before, clock)
+            row = _ended(judged, each, labels.get(each.call_id, words.NONE), before, clock)
+            waited = waited_us(each, shut) / 1000
+            yield replace(
+                row,
+                fence_ms=waited or None,
+                fence_text=words.duration(waited) if waited else words.NONE,
+            )
         else:
             yield _open(each, before, clock)
 
@@ -123,6 +133,8 @@ def _ended(
         engine_ms=engine,
         engine_text=words.duration(engine),
         outside_text=words.duration(outside),
+        fence_ms=None,
+        fence_text=words.NONE,
         tokens=tokens,
         rate=round(1000 * tokens / engine, 2) if engine and tokens else None,
         retries=call.retry_count,
@@ -152,6 +164,8 @@ def _open(admission: Admission, gap: float | None, clock: _Clock) -> TimingRow:
         engine_ms=None,
         engine_text=words.UNKNOWN,
         outside_text=words.UNKNOWN,
+        fence_ms=None,
+        fence_text=words.NONE,
         tokens=None,
         rate=None,
         retries=0,

@@ -10,8 +10,11 @@ from explorer.store.interface import Store
 from explorer.trace.versions import (
     Line,
     RolloutVersions,
+    Shut,
     announced,
     line_of,
+    sampled_us,
+    shut_times,
     version_spans,
 )
 from explorer.web import words
@@ -23,6 +26,11 @@ READ = 2000
 def line_now(store: Store) -> Line:
     """The weights that were announced last, as of now."""
     return line_of(announced(store.weight_updates(READ)))
+
+
+def shut_now(store: Store) -> tuple[Shut, ...]:
+    """When calls waited for new weights, as far as pages look back."""
+    return shut_times(store.weight_updates(READ))
 
 
 def behind_words(behind: int | None) -> str:
@@ -74,7 +82,7 @@ def call_words(call: Call, line: Line) -> str:
         version = spans[0].version
         if version is None:
             return f"weights unknown, {_ends(call)}"
-        age = age_words(line, version, call.started_us)
+        age = age_words(line, version, sampled_us(call))
         return f"weights {version}" + (f", {age}" if age else "")
     parts = (
         f"{words.UNKNOWN if span.version is None else span.version} for "
@@ -91,7 +99,7 @@ def token_words(call: Call, offset: int, line: Line) -> str:
     )
     if version is None:
         return f"{words.UNKNOWN}: {_ends(call)}" if _told(call) else words.UNKNOWN
-    age = age_words(line, version, call.started_us)
+    age = age_words(line, version, sampled_us(call))
     return f"{version}, {age}" if age else f"{version}"
 
 

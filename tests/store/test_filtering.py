@@ -129,6 +129,9 @@ def test_every_field_filters(tmp_path: Path) -> None:
         (Term(Field.VERSION, (Range(3, 3),), negated=True), [6, 5, 4, 3, 1, 0]),
         (Term(Field.STALE, (Range(3),)), [2, 1]),
         (Term(Field.STALE, (None,)), [3, 0]),
+        # None was ever compared with a trainer; `test_deltas` has those that were.
+        (Term(Field.DELTA_P99, (Range(0),)), []),
+        (Term(Field.DELTA_OUTSIDE, (None,)), [6, 5, 4, 3, 2, 1, 0]),
         (Term(Field.CROSSED, ("yes",)), [2]),
         (Term(Field.CROSSED, ("no",)), [6, 5, 4, 3, 1, 0]),
         (Term(Field.CREATED, (Range(1_790_000_000_000_005),)), [6, 5]),
@@ -348,7 +351,13 @@ def test_where_the_weights_went_back_older_rollouts_have_no_age(tmp_path: Path) 
             await store.add_rollout(make_rollout(number))
             call = make_call(number, 0)
             await store.commit_call(
-                replace(call, started_us=started, weight_version_start=7, weight_version_end=7),
+                replace(
+                    call,
+                    started_us=started,
+                    ended_us=started,
+                    weight_version_start=7,
+                    weight_version_end=7,
+                ),
                 (),
             )
         await store.add_weight_update(WeightUpdate(1, 1, "ready", 9))

@@ -19,12 +19,15 @@ from explorer.trace.verdict import judge
 from explorer.trace.versions import (
     Announced,
     Line,
+    Shut,
     announced,
     behind_at_end,
     line_of,
     rollout_versions,
+    shut_times,
     token_versions,
     version_spans,
+    waited_us,
 )
 from tests.trace.build import make_call, record
 
@@ -84,6 +87,25 @@ def test_ver_01_a_call_across_an_update_expands_to_tokens_where_the_engine_says_
 )
 def test_what_the_engine_says_of_its_tokens(call: Call, versions: list[int | None]) -> None:
     assert token_versions(call) == versions
+
+
+def test_who_came_while_new_weights_were_loaded_waited_for_them() -> None:
+    told = [
+        WeightUpdate(4, 70, "syncing", 9),
+        WeightUpdate(1, 10, "syncing", 8),
+        WeightUpdate(2, 20, "syncing", 8),  # a lease renewed
+        WeightUpdate(3, 40, "ready", 8),
+    ]
+    shut = shut_times(told)
+    assert shut == (Shut(10, 40), Shut(70, None))
+    call = make_call("a", 1, [1], [2])
+
+    def waited(start: int, end: int) -> int:
+        return waited_us(replace(call, started_us=start, ended_us=end), shut)
+
+    assert [waited(*each) for each in ((5, 60), (10, 60), (25, 60), (40, 60))] == [0, 30, 15, 0]
+    assert waited(25, 30) == 5, "it was refused while it waited"
+    assert waited(80, 95) == 15
 
 
 def test_only_what_is_ready_was_announced() -> None:
@@ -178,6 +200,15 @@ def test_failed_calls_without_tokens_and_untold_calls_are_told_apart() -> None:
     assert found.untold == (CallId("b"),)
     assert [(s.version, s.sampled) for s in found.mix] == [(7, 1), (None, 1)]
     assert found.ageless
+
+
+def test_a_call_that_waited_for_new_weights_belongs_to_their_line() -> None:
+    line = line_of([Announced(1, 9), Announced(30, 7)])
+    waited = replace(make_call("a", 1, [1, 2], [5]), started_us=25, ended_us=40)
+    found = rollout_versions((waited,), {}, line)
+    assert (found.oldest_behind, found.earlier) == (0, False)
+    crossed = replace(waited, weight_version_start=9)
+    assert rollout_versions((crossed,), {}, line).earlier
 
 
 def test_an_earlier_line_is_said() -> None:
