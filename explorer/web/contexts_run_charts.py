@@ -52,7 +52,7 @@ class DeltaBand:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRow:
+class RunStep:
     """One place on the axis: a step, some steps, or some rollouts in a row."""
 
     label: str = said("The step or place, or the first and the last that it holds.")
@@ -76,7 +76,7 @@ class RunCharts:
 
     axis: str = said("`step`: `global_step` of the metadata; `order`: order of creation.")
     axis_title: str = said("What stands along the axis.")
-    rows: tuple[StepRow, ...] = said("Places along the axis, in order.")
+    rows: tuple[RunStep, ...] = said("Places along the axis, in order.")
     steps: int = said("Different steps, or rollouts, along the axis.")
     each: int = said("How many of them one place holds at most.")
     left_out: int = said("Rollouts that name no step while others do; they are not drawn.")

@@ -19,8 +19,8 @@ from explorer.trace import delta_bins
 from explorer.web.contexts_run_charts import (
     DeltaBand,
     RunCharts,
+    RunStep,
     Spread,
-    StepRow,
     VersionTokens,
 )
 
@@ -116,12 +116,12 @@ def _row(
     groups: tuple[int, int],
     summaries: Mapping[RolloutId, DeltaSummary],
     noun: str,
-) -> StepRow:
+) -> RunStep:
     points = place.points
     one = place.first == place.last
     label = f"{place.first}" if one else f"{place.first}–{place.last}"
     versions = _versions(points)
-    return StepRow(
+    return RunStep(
         label=label,
         title=f"{noun if one else noun + 's'} {label}",
         first=place.first,
