@@ -57,7 +57,7 @@ class Wanted:
     generations: int = 8
     learning_rate: float = LEARNING_RATE
     held_out: int = 48
-    evaluations: int = 2
+    evaluations: int = 4
     repeat: bool = True
 
 
