@@ -29,6 +29,7 @@ from explorer.custody.records import (
     StagedCallBaseSnapshot,
     staging_key,
 )
+from explorer.custody.routes import committed_extras
 from explorer.custody.staging import (
     DIGEST_VERSION,
     EMPTY_EXTRAS_DIGEST,
@@ -181,7 +182,9 @@ def _made(call: Call, sequences: Sequences) -> CustodyCall:
         "token_ids_delta": delta.token_ids,
         "token_mask_delta": delta.mask,
         "generation_log_probs_delta": delta.logprobs,
-        "extras_digest": EMPTY_EXTRAS_DIGEST,
+        "extras_digest": EMPTY_EXTRAS_DIGEST
+        if call.routed_experts is None
+        else committed_extras(call.routed_experts),
         # As it was recorded: whoever checks makes it again.
         "chain_hash": call.chain_hash.hex(),
         "cumulative_hash": cumulative_hash(prompt, call.completion).hex(),

@@ -22,7 +22,7 @@ from explorer.trace.jsontext import clean, plain_value
 from explorer.trace.policy import Policy
 
 # Raise when a rule changes, so that no cache serves an older judge's answer.
-JUDGE_VERSION = 15
+JUDGE_VERSION = 16
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 _ARRAYS = ("prompt_delta", "completion", "logprobs")

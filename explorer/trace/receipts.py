@@ -22,6 +22,7 @@ from explorer.custody.records import (
 )
 from explorer.custody.terminal import attribute
 from explorer.records import Call, EventKind, RolloutEvent, RolloutRecord
+from explorer.trace.checks import kept_by_worker
 from explorer.trace.custody_calls import CustodyCalls, custody_calls
 from explorer.trace.sequences import Sequences
 from explorer.trace.state import rollout_state
@@ -70,7 +71,10 @@ def manifest_sha256(receipt: RolloutReceipt) -> str:
 def receipts_of(
     record: RolloutRecord, calls: CustodyCalls | None = None
 ) -> tuple[NumberedReceipt, ...]:
-    """Every receipt that was issued, in order; none while the rollout is open."""
+    """Every receipt that was issued, in order; none while the rollout is open, and none of
+    calls whose tokens a worker keeps: their receipts are made from its manifest."""
+    if any(map(kept_by_worker, record.calls)):
+        return ()
     events = sorted(record.events, key=lambda event: event.sequence)
     places = issued_at(events)
     if not places:

@@ -24,6 +24,7 @@ class CustodyRow:
     parent: str = said("Stored parent, shortened, `–` for a root.")
     tokens: int | None = said("Prompt and sampled tokens.")
     chain_hash: str = said("Chain hash as recorded, `not recorded` if it was not.")
+    experts: str = said("Type, tokens x layers x choices of the experts; empty: not named.")
     link: str = said("Empty where nothing was checked; `holds`; else what is wrong with it.")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from explorer.export.judged import Judged
 from explorer.export.sealing import Custody, Issued
-from explorer.records import Call
+from explorer.trace.checks import kept_by_worker
 from explorer.trace.custody_links import HOLDS, Rebuilt, link_codes, rebuilt
 from explorer.web import words
 from explorer.web.contexts import Frame
@@ -45,7 +45,7 @@ def custody_page(
         rebuilt_generated=None
         if last is None or last.row is None
         else int(sum(last.row.token_mask)),
-        external=sum(map(_external, judged.record.calls)),
+        external=sum(map(kept_by_worker, judged.record.calls)),
         unknown_weights=0 if custody is None else custody.calls.unknown_weights,
     )
 
@@ -64,17 +64,18 @@ def _rows(judged: Judged, codes: dict[str, str]) -> tuple[CustodyRow, ...]:
             if call.prompt_len is None
             else call.prompt_len + (call.completion_len or 0),
             chain_hash=call.chain_hash.hex() if call.chain_hash else "not recorded",
+            experts=safe_text(_experts(call.routed_experts)),
             link="kept_by_a_worker"
-            if codes and _external(call)
+            if codes and kept_by_worker(call)
             else codes.get(str(call.call_id), ""),
         )
         for call in judged.record.calls
     )
 
 
-def _external(call: Call) -> bool:
-    """Whether a worker keeps a call's tokens."""
-    return any(note.code == "external_custody" for note in call.notes)
+def _experts(commitment: str | None) -> str:
+    """What is committed to: the digest itself is in the manifest."""
+    return "" if commitment is None else " ".join(commitment.split(":")[1:3])
 
 
 def _receipt(issued: Issued) -> ReceiptRow:

@@ -59,7 +59,8 @@ class EngineApp:
             message = await receive()
             raw += message.get("body", b"")
             more = message.get("more_body", False)
-        answering = asyncio.ensure_future(self._answer(scope["path"], raw))
+        name = dict(scope["headers"]).get(b"x-request-id", b"").decode()
+        answering = asyncio.ensure_future(self._answer(scope["path"], raw, name))
         leaving = asyncio.ensure_future(receive())
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
@@ -73,7 +74,7 @@ class EngineApp:
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, path: str, raw: bytes) -> tuple[int, bytes]:
+    async def _answer(self, path: str, raw: bytes, name: str) -> tuple[int, bytes]:
         if path == "/v1/models":
             model = (await self.engine.facts()).model
             return 200, orjson.dumps({"data": [{"id": model, "owned_by": "test"}]})
@@ -83,7 +84,9 @@ class EngineApp:
             if body.get("stream"):
                 return 200, b'data: {"streamed":1}\n\ndata: [DONE]\n\n'
             known = {key: value for key, value in body.items() if not key.startswith("ng_")}
-            reply = await self.engine.generate(EngineRequest(known, f"up-{len(self.seen)}", 60))
+            # A probe's questions keep their name, by which a script is not used up.
+            request = EngineRequest(known, name or f"up-{len(self.seen)}", 60)
+            reply = await self.engine.generate(request)
             return reply.status, _as_token_ids(
                 reply.body
             ) if reply.status == 200 else reply.body

@@ -298,8 +298,8 @@ def test_the_client_says_what_is_wrong(place: Place) -> None:
 class Quiet(EngineApp):
     """Shows tokens to captured calls only, so that a probe finds text."""
 
-    async def _answer(self, path: str, raw: bytes) -> tuple[int, bytes]:
-        status, body = await super()._answer(path, raw)
+    async def _answer(self, path: str, raw: bytes, name: str) -> tuple[int, bytes]:
+        status, body = await super()._answer(path, raw, name)
         if path.endswith("/completions") and b"return_tokens_as_token_ids" not in raw:
             reply = json.loads(body)
             reply.pop("prompt_token_ids", None)
