@@ -26,6 +26,8 @@ from explorer.web.contexts_run_charts import (
 
 # Places along an axis; more steps share one.
 MOST_PLACES = 60
+# Rollouts that share a place where no step parts them.
+TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ def _by_step(points: Iterable[RunPoint]) -> tuple[list[_Place], int, int]:
 
 
 def _by_order(points: Sequence[RunPoint]) -> tuple[list[_Place], int, int]:
-    each = max(1, math.ceil(len(points) / MOST_PLACES))
+    # One rollout has no spread, and a line through single rewards says nothing.
+    least = TOGETHER if len(points) >= 2 * TOGETHER else 1
+    each = max(least, math.ceil(len(points) / MOST_PLACES))
     places = [
         _Place(at + 1, min(at + each, len(points)), list(points[at : at + each]))
         for at in range(0, len(points), each)

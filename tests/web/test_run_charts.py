@@ -35,10 +35,13 @@ def test_steps_stand_in_order_and_hold_their_rollouts_whatever_the_order_of_crea
 
 
 def test_without_steps_rollouts_stand_in_the_order_of_creation() -> None:
-    found = run_charts([point(n) for n in range(MOST_PLACES * 3 - 1)], ())
-    assert (found.axis, found.each, len(found.rows)) == ("order", 3, MOST_PLACES)
-    assert (found.rows[0].title, found.rows[-1].title) == ("rollouts 1–3", "rollouts 178–179")
-    assert sum(row.n for row in found.rows) == MOST_PLACES * 3 - 1
+    found = run_charts([point(n) for n in range(MOST_PLACES * 5 - 1)], ())
+    assert (found.axis, found.each, len(found.rows)) == ("order", 5, MOST_PLACES)
+    assert (found.rows[0].title, found.rows[-1].title) == ("rollouts 1–5", "rollouts 296–299")
+    assert sum(row.n for row in found.rows) == MOST_PLACES * 5 - 1
+    # A few stand alone; as soon as there are enough, none does: one has no spread.
+    assert run_charts([point(n) for n in range(7)], ()).each == 1
+    assert run_charts([point(n) for n in range(9)], ()).each == 4
 
 
 def test_many_steps_share_places_and_none_is_lost() -> None:
