@@ -463,8 +463,8 @@ DELTA_SUMMARY = Table(
             Column(f"delta_p{q}", Kind.DOUBLE, f"Quantile {q} % of δ.", unit="nats")
             for q in (1, 5, 50, 95, 99)
         ),
-        Column("abs_p99", Kind.DOUBLE, "Quantile 99 % of |δ|.", unit="nats"),
-        Column("abs_max", Kind.DOUBLE, "Greatest |δ|.", unit="nats"),
+        Column("abs_p99", Kind.DOUBLE, "Quantile 99 % of the size of δ.", unit="nats"),
+        Column("abs_max", Kind.DOUBLE, "Greatest size of δ.", unit="nats"),
         Column("mean", Kind.DOUBLE, "Mean of δ; says nothing without the rest.", unit="nats"),
         Column("sd", Kind.DOUBLE, "Standard deviation of δ.", unit="nats"),
         Column("k1", Kind.DOUBLE, "KL(rollout ‖ trainer), mean of −δ.", unit="nats"),
@@ -476,7 +476,12 @@ DELTA_SUMMARY = Table(
         _must("n_unknown_version", Kind.BIGINT, "Compared, a version is not known."),
         _must("bins", Kind.JSON, "Compared tokens by bin of δ.", "object"),
         Column("noise_kind", Kind.TEXT, "What measured the noise floor; null: nothing did."),
-        Column("noise_abs_p99", Kind.DOUBLE, "Quantile 99 % of |δ| of the floor.", unit="nats"),
+        Column(
+            "noise_abs_p99",
+            Kind.DOUBLE,
+            "Quantile 99 % of the size of δ of the floor.",
+            unit="nats",
+        ),
         Column("noise_share", Kind.DOUBLE, "Share of the floor outside the band."),
     ),
     ("rollout_id", "inputs_sha256", "computed_time"),

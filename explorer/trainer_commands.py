@@ -25,7 +25,7 @@ _AT_ONCE = 8 * 1024 * 1024
 
 
 @click.command("trainer-logprobs")
-@click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option(
     "--format",
     "format_",

@@ -39,6 +39,8 @@ EXPRESSIONS: dict[Field, str] = {
     Field.SUPERVISED: "b.trained",
     Field.VERSION: "b.version_high",
     Field.STALE: "b.behind",
+    Field.DELTA_P99: "b.delta_p99",
+    Field.DELTA_OUTSIDE: "b.delta_outside",
     Field.CROSSED: _YES_NO.format("(b.n_crossed > 0)"),
     Field.CREATED: "b.created_us",
 }

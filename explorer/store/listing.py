@@ -51,6 +51,8 @@ _KEYS = {
     SortKey.FINDINGS: "b.n_fatal * 1000000 + b.n_warn",
     SortKey.VERSION: "b.version_high",
     SortKey.STALE: "b.behind",
+    SortKey.DELTA_P99: "b.delta_p99",
+    SortKey.DELTA_OUTSIDE: "b.delta_outside",
     SortKey.RUN: "b.run",
     SortKey.TASK: "b.task",
     SortKey.GROUP: "b.group_name",
@@ -62,7 +64,8 @@ _COLUMNS = (
     "b.created_us, b.status, b.closed_us, b.reward, b.ok, b.n_calls, b.n_failed, "
     "b.generated_tokens, b.inputs_sha256, b.policy, b.judged_us, b.trainable, "
     "b.supervised_tokens, b.judged_tokens, b.judged_calls, b.n_fatal, b.n_warn, b.reasons, "
-    "b.version_low, b.version_high, b.n_crossed, b.behind"
+    "b.version_low, b.version_high, b.n_crossed, b.behind, "
+    "b.delta_p99, b.delta_outside"
 )
 _RUNS = (
     "SELECT b.run, count(*), count(*) FILTER (b.status = 'open'), "
@@ -321,4 +324,6 @@ def read_summary(row: tuple[Any, ...]) -> RolloutSummary:
         version_high=row[27],
         n_crossed=row[28],
         behind=row[29],
+        delta_p99=row[30],
+        delta_outside=row[31],
     )

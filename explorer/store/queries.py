@@ -38,6 +38,8 @@ class SortKey(StrEnum):
     FINDINGS = "findings"
     VERSION = "version"
     STALE = "stale"
+    DELTA_P99 = "delta_p99"
+    DELTA_OUTSIDE = "delta_outside"
     RUN = "run"
     TASK = "task"
     GROUP = "group"
@@ -69,6 +71,8 @@ class Field(StrEnum):
     SUPERVISED = "supervised"
     VERSION = "version"
     STALE = "stale"
+    DELTA_P99 = "delta_p99"
+    DELTA_OUTSIDE = "delta_outside"
     CROSSED = "crossed"
     CREATED = "created"
     LABEL = "label"
@@ -169,6 +173,8 @@ class RolloutSummary:
     version_high: int | None = None
     n_crossed: int = 0
     behind: int | None = None
+    delta_p99: float | None = None
+    delta_outside: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,11 @@ async def delta(request: Request, rollout_id: str) -> Response:
 async def rollout_delta(
     rollout_id: str, request: Request, api: Api, set: str = ""
 ) -> JSONResponse:
-    """δ of a rollout's training tokens: quantiles, share outside the band, worst tokens,
-    sequences, weights, splits and the measured noise floor.
+    """How far a trainer's logprobs are from those that the rollout's tokens train with.
 
-    `set` names what to compare with (see `sets`); by default what a trainer told last.
-    `delta` is null where nothing was told.
+    Quantiles, share outside the band, worst tokens, sequences, weights, splits and the measured
+    noise floor. `set` names what to compare with (see `sets`); by default what a trainer told
+    last. `delta` is null where nothing was told.
     """
     judged = await judged_for_programs(api, rollout_id)
     vocabulary = services_of(request).vocabulary(judged.record.rollout.tokenizer_id)
@@ -90,8 +90,11 @@ async def rollout_delta(
 
 @programs.get("/runs/{run:path}/delta")
 async def delta_of_run(run: str, api: Api) -> JSONResponse:
-    """δ of a run, added up from its rollouts' summaries: quantiles lie between the two bounds
-    of a bin, about 15 % apart; counts, shares and the greatest |δ| are exact."""
+    """The same of a run, added up from the summaries of its rollouts.
+
+    Quantiles lie between the two bounds of a bin, about 15 % apart; counts, shares and the
+    greatest |δ| are exact.
+    """
     if await asyncio.to_thread(api.store.run_summary, run) is None:
         raise NotFound(f"there is no run {run[:80]!r}")
     found = await asyncio.to_thread(api.store.run_deltas, run)

@@ -65,6 +65,8 @@ FIELDS: dict[Field, Spec] = {
     Field.SUPERVISED: Spec(Kind.NUMBER, "trainable tokens"),
     Field.VERSION: Spec(Kind.NUMBER, "weight version"),
     Field.STALE: Spec(Kind.NUMBER, "versions behind"),
+    Field.DELTA_P99: Spec(Kind.NUMBER, "|δ| p99"),
+    Field.DELTA_OUTSIDE: Spec(Kind.NUMBER, "share outside the δ band"),
     Field.CROSSED: Spec(Kind.CHOICE, "crossed an update", _YES_NO),
     Field.CREATED: Spec(Kind.TIME, "created"),
     Field.LABEL: Spec(Kind.TEXT, "label"),

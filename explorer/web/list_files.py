@@ -99,6 +99,18 @@ COLUMNS = (
         lambda row: row.behind,
     ),
     FileColumn(
+        "delta_p99",
+        pa.float64(),
+        "Quantile 99 % of the size of δ, trainer − rollout logprob, in nats.",
+        lambda row: row.delta_p99,
+    ),
+    FileColumn(
+        "delta_outside",
+        pa.float64(),
+        "Share of training tokens whose ratio lies outside the band.",
+        lambda row: row.delta_outside,
+    ),
+    FileColumn(
         "crossed_calls",
         pa.int64(),
         "Calls that saw two weight versions.",

@@ -47,6 +47,8 @@ _COLUMNS: tuple[tuple[str, str, SortKey | None, bool, bool], ...] = (
     ("findings", "Findings", SortKey.FINDINGS, True, False),
     ("version", "Weights", SortKey.VERSION, True, True),
     ("stale", "Behind", SortKey.STALE, True, True),
+    ("delta_p99", "|δ| p99", SortKey.DELTA_P99, True, True),
+    ("delta_outside", "Outside band", SortKey.DELTA_OUTSIDE, True, True),
     ("created", "Created", SortKey.CREATED, False, True),
     ("age", "Age", SortKey.CREATED, True, False),
 )
@@ -63,6 +65,8 @@ _RANGES = (
     ("tokens", "Sampled tokens", "1000.."),
     ("version", "Weight version", "7.."),
     ("stale", "Versions behind", ">2"),
+    ("delta_p99", "|δ| p99", ">0.1"),
+    ("delta_outside", "Share outside the δ band", ">0.05"),
     ("created", "Created", "24h.."),
 )
 _TITLES = {

@@ -16,6 +16,7 @@ from explorer.store.remarks import SavedView
 from explorer.web import words
 from explorer.web.contexts import EngineCard, RolloutRow, RunRow, StoreCard, ViewLink
 from explorer.web.contexts_lists import GroupRow
+from explorer.web.delta_words import nats, share_text
 from explorer.web.frames import rollout_href, run_href
 from explorer.web.pretty import safe_text
 
@@ -68,6 +69,10 @@ def rollout_row(row: RolloutSummary, now: int) -> RolloutRow:
         version_low=row.version_low,
         version_high=row.version_high,
         behind=row.behind,
+        delta_p99=row.delta_p99,
+        delta_p99_text=nats(row.delta_p99),
+        delta_outside=row.delta_outside,
+        delta_outside_text=share_text(row.delta_outside),
         n_crossed=row.n_crossed,
         created=words.iso(row.created_us),
         age=words.age(row.created_us, now),

@@ -47,8 +47,7 @@ WANTED = (
     *(f"seed {number}" for number in range(1, 6)),
     *(f"weak {number}" for number in range(6, 17)),
 )
-# Nothing here takes a trainer's logprobs yet.
-NOT_YET = frozenset(("lp-07",))
+NOT_YET: frozenset[str] = frozenset()
 
 
 # -- cases ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from explorer.records import NULL_LOGPROB_BITS, CallId, EventKind, LogprobArray
 from explorer.store import DuckDBStore
 from explorer.store.deltas import DeltaSummary, LogpsKind, TrainerLogps, TrainerPost
 from explorer.store.maintenance import compact
+from explorer.store.queries import Field, Range, RolloutQuery, SortKey, Term
 from tests.store.making import make_call, make_event, make_rollout, rollout_id, with_store
 
 
@@ -100,7 +101,14 @@ def test_summaries_answer_the_latest_row_and_go_with_their_rollout(tmp_path: Pat
         assert list(store.delta_summaries(ids)) == ids[1:2]
         assert [row.rollout_id for row in store.run_deltas("run-a")] == ids[1:2]
         assert store.delta_summaries([]) == {}
+        # Lists read the same row, and again after another one came.
+        query = RolloutQuery(terms=(Term(Field.DELTA_OUTSIDE, (Range(0.4),)),))
+        assert [row.rollout_id for row in store.list_rollouts(query).rows] == ids[1:2]
+        await store.add_delta_summary(_summary(2, 1_790_000_000_000_002, 0))
+        assert store.list_rollouts(query).total == 0
+        [row] = store.list_rollouts(RolloutQuery(sort=SortKey.DELTA_P99)).rows
+        assert (row.delta_p99, row.delta_outside) == (0.5, 0.0)
 
     with_store(path, work)
     report = compact(path)
-    assert (report.dropped_rows["trainer_logps"], report.kept_rows["delta_summary"]) == (1, 2)
+    assert (report.dropped_rows["trainer_logps"], report.kept_rows["delta_summary"]) == (1, 3)
