@@ -47,6 +47,7 @@ class Capturing:
             now_us,
             certifier.weights_changed,
         )
+        certifier.steady = lambda: fences.fence.steady_epoch(now_us())
         around = Surroundings(
             desk,
             engine,

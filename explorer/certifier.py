@@ -64,6 +64,9 @@ class Certifier:
         self.latest: Certificate | None = None
         # Fingerprints of the certified process with weights that were loaded since.
         self._same_process: set[str] = set()
+        # Names the weights that stay for now, None while they change: a probe then would
+        # hang on a paused engine, or compare two policies.
+        self.steady: Callable[[], int | None] = lambda: 0
 
     async def start(self) -> None:
         """The first probe; an engine that is away is probed again until it answers."""
@@ -88,9 +91,12 @@ class Certifier:
         fingerprint (vLLM's leaves the logprobs mode out): only asking again can tell."""
         while True:
             await asyncio.sleep(self._interval_s)
-            if self._doubt:
+            steady = self.steady()
+            if self._doubt or steady is None:
                 continue
             again = await certify(self._engine, self._now_us())
+            if self.steady() != steady:
+                continue
             # The certificate in force stays while nothing differs: a call that is under way
             # must not lose it for having been asked about.
             if self.latest is None or not self._same(again, self.latest):
@@ -98,7 +104,7 @@ class Certifier:
                 self.trouble()
 
     async def _probe(self) -> None:
-        before = self._troubles
+        before, steady = self._troubles, self.steady()
         certificate = await certify(self._engine, self._now_us())
         self.latest = certificate
         self._same_process.clear()
@@ -108,8 +114,8 @@ class Certifier:
             self.trouble()
             return
         await self._keep(certificate)
-        # Trouble that came while the questions were asked: they may have met two engines.
-        self._doubt = self._troubles != before
+        # Trouble or new weights while the questions were asked: they may have met two engines.
+        self._doubt = self._troubles != before or steady is None or self.steady() != steady
         if self._doubt:
             self._again()
 
@@ -122,6 +128,8 @@ class Certifier:
         while self._doubt:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, RETRY_S)
+            if self.steady() is None:
+                continue
             try:
                 await self._probe()
             except ExplorerError as error:

@@ -124,6 +124,12 @@ class Fence:
             self._tick(now_us)
             return self._state is FenceState.READY
 
+    def steady_epoch(self, now_us: int) -> int | None:
+        """The present epoch; None while weights may be changing."""
+        with self._lock:
+            self._tick(now_us)
+            return self._epoch if self._state is FenceState.READY else None
+
     @property
     def last_version(self) -> int | None:
         """The version that was known last, whatever became of it."""

@@ -138,3 +138,34 @@ def test_trouble_in_the_middle_of_a_probe_is_not_forgotten_when_it_ends() -> Non
     assert at_once == NOT_CERTIFIED
     assert later != NOT_CERTIFIED
     assert probes == 2
+
+
+def test_weights_that_are_loaded_on_purpose_do_not_cost_the_certificate() -> None:
+    async def main() -> None:
+        engine = TinyEngine()
+        await engine.start()
+        kept: list[Certificate] = []
+
+        async def keep(certificate: Certificate) -> None:
+            kept.append(certificate)
+
+        certifier = Certifier(engine, keep, lambda: 1, None)
+        await certifier.start()
+        own = certifier.certificate(kept[0].fingerprint, None)
+        assert own == kept[0].certificate_id
+        certifier.weights_changed("tiny-1-step8")
+        assert certifier.certificate("tiny-1-step8", None) == own
+        # One that nobody announced is another engine.
+        assert certifier.certificate("tiny-1-other", None) == NOT_CERTIFIED
+        # While weights change nothing can be proved.
+        certifier.steady = lambda: None
+        await asyncio.sleep(0.5)
+        assert len(kept) == 1
+        certifier.steady = lambda: 1
+        async with asyncio.timeout(20):
+            while len(kept) == 1:
+                await asyncio.sleep(0.05)
+        await certifier.stop()
+        await engine.stop()
+
+    asyncio.run(main())
