@@ -196,6 +196,9 @@ class DriftChecker:
             return "what the engine was sent is no JSON"
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "it has no messages, so no template made its prompt"
+        sent = body.get("kv_transfer_params")
+        if isinstance(sent, Mapping) and sent.get("prompt_token_ids") is not None:
+            return "its prompt was sent as ids, so no template made it"
         if body.get("chat_template") is not None:
             return "it brought a template of its own"
         return body

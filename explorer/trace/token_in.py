@@ -107,12 +107,19 @@ def reason_words(reason: str) -> str:
 
 def in_words(counts: TokenInCounts) -> str:
     """One sentence about a rollout."""
-    parts = [f"{counts.sent} prompts sent as ids", f"{counts.avoided} breaks avoided"]
+    parts = [
+        _number(counts.sent, "prompt") + " sent as ids",
+        _number(counts.avoided, "break") + " avoided",
+    ]
     if counts.unknown:
         parts.append(f"{counts.unknown} not compared")
     if counts.differing:
         parts.append(f"{counts.differing} read otherwise by the engine")
     if counts.fallbacks:
         reasons = ", ".join(f"{reason} {count}" for reason, count in counts.fallbacks)
-        parts.append(f"{counts.fell_back} calls fell back ({reasons})")
+        parts.append(f"{_number(counts.fell_back, 'call')} fell back ({reasons})")
     return "; ".join(parts) + "."
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

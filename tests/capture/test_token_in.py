@@ -17,6 +17,7 @@ import pytest
 
 from explorer.capture.token_in import Book, Continued
 from explorer.capture.token_in_digest import conversation, only_text
+from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest
 from explorer.engine.suffix import EngineSuffix, Extend, TemplateSuffix
 from explorer.engine.tiny import TinyEngine
 from explorer.engine.tiny.runtime import PromptMaker
@@ -251,6 +252,38 @@ def test_a_cut_reply_is_not_continued_by_ids(live: Live) -> None:
 def test_token_in_must_be_a_truth_value_and_needs_our_own_custody(live: Live) -> None:
     answer = live.api("POST", "/api/v1/rollouts", {"token_in": "yes"}, status=422)
     assert answer["error"]["details"]["path"] == "$.token_in"
+
+
+class OnlyText(TinyEngine):
+    """As an engine that takes ids for plain completions alone, and names its parsers."""
+
+    async def generate(self, request: EngineRequest) -> EngineReply:
+        body = dict(request.body)
+        body.pop("kv_transfer_params", None)
+        return await super().generate(replace(request, body=body, raw=None))
+
+    async def facts(self) -> EngineFacts:
+        flags = ("--reasoning-parser", "qwen3", "--tool-call-parser", "hermes")
+        return replace(await super().facts(), flags=flags)
+
+
+def test_by_plain_completions_with_our_own_parsing(tmp_path: Path) -> None:
+    with serving(OnlyText(), tmp_path / "s.duckdb") as live:
+        rollout, key = live.create(token_in=True, budgets={"total_tokens": 4000})
+        messages = converse(live, key)
+        live.api("POST", f"/api/v1/rollouts/{rollout}/close", {"ok": True})
+        record = live.store.record(RolloutId(rollout))
+        assert record is not None
+        judgement = judge(record)
+        assert live.api("GET", f"/api/v1/rollouts/{rollout}/drift")["calls"]
+    # What came back as one text is told apart: the thought is not in the answer.
+    assert messages[4]["content"] == "The answer is 85."
+    counts = counted(record.calls)
+    assert counts.sent == counts.avoided == len(record.calls) - 1 > 1
+    assert {call.token_in.how for call in record.calls[1:] if call.token_in} == {"completions"}
+    assert not any(node.break_ is not None for node in judgement.tree.nodes.values())
+    assert judgement.trainable
+    assert not any(finding.code == "bytes_disagree" for finding in judgement.findings)
 
 
 # -- pure ------------------------------------------------------------------------------
