@@ -244,6 +244,7 @@ def test_every_sdk_reads_the_refusal_and_may_try_again(live: Live) -> None:
         google.models.generate_content(model="m", contents="hi")
     assert (busy.value.code, busy.value.status) == (429, "RESOURCE_EXHAUSTED")
     # It waits as the header says, and gets through once the weights are there.
+    weights(live, state="syncing", weight_version=21, lease_s=2, wait_s=0)
     patient = openai.OpenAI(api_key=key, base_url=f"{live.url}/v1", max_retries=3)
     word: dict[str, Any] = {
         "state": "ready",
@@ -317,16 +318,17 @@ def start(store: Path) -> tuple[subprocess.Popen[bytes], runfile.RunFile]:
     """A server of its own process, ready."""
     command = [sys.executable, "-m", "explorer", "serve", "--port", "0", "--store", str(store)]
     environment = os.environ | {"ROLLOUT_EXPLORER_FENCE_WAIT_S": "0.2"}
-    child = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, env=environment,
-    )  # fmt: skip
+    log = store.with_suffix(".log")
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            command, stdout=out, stderr=out, start_new_session=True, env=environment
+        )
     deadline = time.time() + 60
     while time.time() < deadline:
         run = runfile.read(store)
         if run is not None and run.pid == child.pid:
             return child, run
-        assert child.poll() is None
+        assert child.poll() is None, log.read_text()
         time.sleep(0.02)
     raise AssertionError("the server did not start")
 

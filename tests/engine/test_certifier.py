@@ -146,8 +146,11 @@ def test_weights_that_are_loaded_on_purpose_do_not_cost_the_certificate() -> Non
         await engine.start()
         kept: list[Certificate] = []
 
+        proved = asyncio.Event()
+
         async def keep(certificate: Certificate) -> None:
             kept.append(certificate)
+            proved.set()
 
         certifier = Certifier(engine, keep, lambda: 1, None)
         await certifier.start()
@@ -162,9 +165,9 @@ def test_weights_that_are_loaded_on_purpose_do_not_cost_the_certificate() -> Non
         await asyncio.sleep(0.5)
         assert len(kept) == 1
         certifier.steady = lambda: 1
-        async with asyncio.timeout(20):
-            while len(kept) == 1:
-                await asyncio.sleep(0.05)
+        proved.clear()
+        await asyncio.wait_for(proved.wait(), 20)
+        assert len(kept) == 2
         await certifier.stop()
         await engine.stop()
 

@@ -158,8 +158,8 @@ def test_a_child_that_is_replaced_has_the_weights_that_were_loaded_last(tmp_path
         assert said["weight_versions"][0]["version"] == "step-8"
         os.kill(pid_of(engine), signal.SIGKILL)
         assert engine._child is not None
-        while not engine._child.closed:
-            await asyncio.sleep(0.01)
+        assert engine._child.reader is not None
+        await engine._child.reader  # the parent has seen it
         with pytest.raises(BadRequest, match="not a file of weights"):
             await engine.load_weights(tmp_path, "step-9")
         again = choice(await engine.generate(asked))
