@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from explorer.capture.experts import committed_experts
 from explorer.capture.fence import Ended
 from explorer.capture.fingerprint import (
     message_digest,
@@ -184,6 +185,7 @@ class Draft:
         `certificate_id` what is proved of it."""
         self.keep(reply)
         text = parsed.message.get("content") or parsed.message.get("reasoning") or ""
+        experts, unread = committed_experts(parsed)
         self._facts |= {
             "ended_us": time_us,
             "engine_ms": (time_us - self._facts["started_us"]) / 1000,
@@ -194,7 +196,7 @@ class Draft:
             "upstream_id": parsed.upstream_id,
             "model_served": parsed.model,
             "engine_weight_label": parsed.weight_label,
-            "routed_experts": parsed.routed_experts,
+            "routed_experts": experts,
             "weight_version_end": ended.version,
             "weight_spans": ended.spans,
             "certificate_id": certificate_id,
@@ -204,7 +206,7 @@ class Draft:
             "usage_completion": parsed.usage.get("completion"),
             "usage_cached": parsed.usage.get("cached"),
             "usage_reasoning": parsed.usage.get("reasoning"),
-            "notes": (*self._notes, *reply.notes, *parsed.notes, *ended.notes),
+            "notes": (*self._notes, *reply.notes, *parsed.notes, *ended.notes, *unread),
             "preview": _preview(text, parsed.message),
             "failure_kind": parsed.failure,
             "failure_detail": parsed.failure_detail,

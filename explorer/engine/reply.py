@@ -72,7 +72,7 @@ class ParsedReply:
     fingerprint: str | None = None
     model: str | None = None
     weight_label: str | None = None
-    routed_experts: str | None = None
+    routed_experts: Any = None
     weight_spans: tuple[LabelledSpan, ...] = ()
     usage: dict[str, int | None] = field(default_factory=dict)
     message: dict[str, Any] = field(default_factory=dict)
@@ -183,7 +183,7 @@ def read_completion(body: dict[str, Any], *, max_tokens: int | None = None) -> P
         upstream_id=_text(body.get("id")),
         fingerprint=_text(body.get("system_fingerprint")),
         model=_text(body.get("model")),
-        routed_experts=routed_experts(choice, notes),
+        routed_experts=routed_experts(choice),
         weight_label=",".join(dict.fromkeys(span.label for span in spans)) or None,
         weight_spans=spans,
         usage=usage,

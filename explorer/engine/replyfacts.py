@@ -14,8 +14,6 @@ from typing import Any
 
 import orjson
 
-from explorer.custody.errors import RecordError
-from explorer.custody.routes import as_envelope, commitment
 from explorer.records import Note
 
 PLACEHOLDER = "token_id:"
@@ -97,18 +95,11 @@ def _storable(number: Any) -> float | None:
     return None
 
 
-def routed_experts(choice: Mapping[str, Any], notes: list[Note]) -> str | None:
-    """What stands for the experts that a choice names, None where it names none."""
+def routed_experts(choice: Mapping[str, Any]) -> Any:
+    """The experts that a choice names, in the engine's own form; None where it names none."""
     message = choice.get("message")
     inner = message.get("routed_experts") if isinstance(message, dict) else None
-    routes = choice.get("routed_experts", inner)
-    if routes is None:
-        return None
-    try:
-        return commitment(as_envelope(routes))
-    except RecordError as error:
-        notes.append(Note("routed_experts_unreadable", printable(str(error))[:500]))
-        return None
+    return choice.get("routed_experts", inner)
 
 
 def usage_counts(body: Mapping[str, Any]) -> dict[str, int | None]:

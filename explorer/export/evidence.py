@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from explorer.capture.experts import committed_experts
 from explorer.capture.livereply import LiveReply
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.errors import EngineMalformed
@@ -106,7 +107,7 @@ def _compare_facts(call: Call, parsed: ParsedReply) -> str:
     kept = [(span.version_label, span.start, span.end) for span in call.weight_spans]
     if told and kept and told != kept:
         return "The bytes of the reply name other spans of weight versions."
-    if parsed.routed_experts != call.routed_experts:
+    if committed_experts(parsed)[0] != call.routed_experts:
         return "The bytes of the reply name other experts."
     return ""
 
