@@ -17,7 +17,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +85,7 @@ class ExplorerRolloutWorker:
         self._tag = secrets.token_hex(3)
         self._stop = threading.Event()
         self._version = 0
+        self._model = ""
         self._failed: BaseException | None = None
         self._alive_s = time.monotonic()
         self._empty_groups = 0
@@ -125,10 +126,9 @@ class ExplorerRolloutWorker:
 
     def _run(self) -> None:
         options = self.options
-        model = options.model
         groups_at_once = max(1, options.at_once // options.generations)
         try:
-            model = model or self._server.model()
+            self._model = options.model or self._server.model()
             with (
                 ThreadPoolExecutor(options.at_once) as attempts,
                 ThreadPoolExecutor(groups_at_once) as groups,
@@ -140,7 +140,7 @@ class ExplorerRolloutWorker:
                             return
                     if self._over():
                         return
-                    groups.submit(self._group, number, model, attempts, places)
+                    groups.submit(self._group, number, attempts, places)
         except BaseException as error:
             self._end(error)
             raise
@@ -153,17 +153,20 @@ class ExplorerRolloutWorker:
             self._failed = error
 
     def _group(
-        self, number: int, model: str, pool: ThreadPoolExecutor, places: threading.Semaphore
+        self, number: int, pool: ThreadPoolExecutor, places: threading.Semaphore
     ) -> None:
         try:
             prompt = self._prompts[number % len(self._prompts)]
             # Rows are as old as the oldest weights that can have sampled them.
             version = self._version
+            started: list[Endpoint | None] = [None] * self.options.generations
             running = [
-                pool.submit(self._attempt, number, place, prompt, model)
+                pool.submit(self._attempt, started, number, place, prompt)
                 for place in range(self.options.generations)
             ]
-            captured = [done.result() for done in running]
+            captured = [
+                self._captured(started, place, done) for place, done in enumerate(running)
+            ]
             samples = self._samples(number, prompt, version, captured)
             self._put(samples)
         except BaseException as error:
@@ -172,7 +175,11 @@ class ExplorerRolloutWorker:
         finally:
             places.release()
 
-    def _attempt(self, number: int, place: int, prompt: Any, model: str) -> Captured:
+    def _attempt(
+        self, started: list[Endpoint | None], number: int, place: int, prompt: Any
+    ) -> None:
+        if self._stop.is_set():
+            return
         name = task_name(prompt)
         sampling = dict(self.options.sampling) | {"temperature": self.options.temperature}
         wanted = {
@@ -184,23 +191,33 @@ class ExplorerRolloutWorker:
             "harness": "trl-async-worker",
             "metadata": {"trainer_version": self._version},
         }
-        if self._stop.is_set():
-            return Captured("", problem="stopped")
-        endpoint = Endpoint.create(self._server, wanted, model)
+        endpoint = Endpoint.create(self._server, wanted, self._model)
+        started[place] = endpoint
         attempt = Attempt(prompt, endpoint, seed=number)
         with self._lock:
             self._running.add(attempt.stop)
         try:
             perform(self._server, self._agent, attempt)
-        except Exception as error:  # an agent may raise anything
-            logger.warning(
-                "the agent of rollout %s failed", endpoint.rollout_id, exc_info=error
-            )
-            return Captured(endpoint.rollout_id, problem=f"{type(error).__name__}: {error}")
         finally:
             with self._lock:
                 self._running.discard(attempt.stop)
             self._alive_s = time.monotonic()
+
+    def _captured(
+        self, started: Sequence[Endpoint | None], place: int, done: Future[None]
+    ) -> Captured:
+        error = done.exception()
+        endpoint = started[place]
+        # Where no rollout could even be made, the next one could not either.
+        if error is not None and (endpoint is None or not isinstance(error, Exception)):
+            raise error
+        if endpoint is None:
+            return Captured("", problem="stopped")
+        if error is not None:
+            logger.warning(
+                "the agent of rollout %s failed", endpoint.rollout_id, exc_info=error
+            )
+            return Captured(endpoint.rollout_id, problem=f"{type(error).__name__}: {error}")
         return fetch(self._server, endpoint.rollout_id)
 
     def _put(self, samples: Sequence[Any]) -> None:
