@@ -232,6 +232,27 @@ class WeightUpdate:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
+class Fallback(StrEnum):
+    """Why token-in sent messages although ids might have been sent. Closed."""
+
+    HISTORY_EDITED = "history_edited"
+    AMBIGUOUS_PARENT = "ambiguous_parent"
+    SYSTEM_CHANGED = "system_changed"
+    TOOLS_CHANGED = "tools_changed"
+    RENDERING_CHANGED = "rendering_changed"
+    PARENT_NOT_CAPTURED = "parent_not_captured"
+    PARENT_CUT = "parent_cut"
+    NOT_TEXT = "not_text"
+    PREFILL = "prefill"
+    OWN_IDS = "own_ids"
+    TEMPLATE_NOT_EXTENDABLE = "template_not_extendable"
+    TEMPLATE_DIFFERS = "template_differs"
+    NO_TOKENIZER = "no_tokenizer"
+    ENGINE_TAKES_NO_IDS = "engine_takes_no_ids"
+    REPLY_PARSER_UNKNOWN = "reply_parser_unknown"
+    CHAT_ONLY = "chat_only"
+
+
 @dataclass(frozen=True, slots=True)
 class TokenIn:
     """What token-in did for one call.

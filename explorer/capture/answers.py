@@ -15,7 +15,13 @@ from typing import Any
 from explorer.engine.protocol import EngineReply
 from explorer.engine.reply import ParsedReply
 from explorer.engine.replyfacts import error_message
-from explorer.errors import ExplorerError, WeightsSyncing
+from explorer.errors import (
+    BudgetSpent,
+    CapacityReached,
+    ContextOverflow,
+    ExplorerError,
+    WeightsSyncing,
+)
 from explorer.records import Dialect, FailureKind
 from explorer.wire.protocol import CONTEXT_OVERFLOW, Target, Wire, WireError
 
@@ -160,3 +166,14 @@ def wire_error(error: ExplorerError) -> WireError:
 def failure_status(kind: FailureKind) -> int:
     """HTTP status of an engine that gave no reply."""
     return 504 if kind is FailureKind.UPSTREAM_TIMEOUT else 502
+
+
+def refused_kind(error: ExplorerError) -> FailureKind:
+    """Why a request never reached the engine."""
+    if isinstance(error, WeightsSyncing):
+        return FailureKind.FENCED
+    if isinstance(error, BudgetSpent | CapacityReached):
+        return FailureKind.BUDGET
+    return (
+        FailureKind.CONTEXT if isinstance(error, ContextOverflow) else FailureKind.BAD_REQUEST
+    )

@@ -189,3 +189,15 @@ def _spent(name: str, limit: Any, what: str) -> BudgetSpent:
         budget=name,
         limit=limit,
     )
+
+
+def closing_reply(model: str, time_us: int) -> dict[str, Any]:
+    """A chat completion in the model's place, for a rollout that has nothing left."""
+    message = {"role": "assistant", "content": FINAL_TURN_TEXT}
+    return {
+        "object": "chat.completion",
+        "created": time_us // 1_000_000,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }

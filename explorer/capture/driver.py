@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from explorer.capture import events as ev
 from explorer.capture.body import Receive
+from explorer.capture.call_context import CallContext
 from explorer.capture.desk import Desk, LiveRollout
-from explorer.capture.exchange import CallContext, Exchange
+from explorer.capture.exchange import Exchange
 from explorer.capture.external import Gatekeeper
 from explorer.capture.fence_desk import FenceDesk
 from explorer.capture.ids import now_us
@@ -34,9 +35,8 @@ from explorer.errors import (
     StoreFailed,
     UpstreamFailed,
 )
-from explorer.records import Call, CallStatus, CaptureLevel, FailureKind
+from explorer.records import Call, CallStatus, CaptureLevel, FailureKind, Fallback
 from explorer.store.interface import Store
-from explorer.trace.token_in import Fallback
 
 log = logging.getLogger(__name__)
 
@@ -299,12 +299,12 @@ class Driver:
     async def _extend(self, wanted: Extend) -> None:
         plan = self.exchange.context.token_in
         assert plan is not None, "only a call with a plan asks for it"
+        # Whatever somebody's template runs into, the call goes on with its messages.
+        found = Extension(reason=Fallback.TEMPLATE_NOT_EXTENDABLE)
         try:
             found = await plan.suffixes.extend(wanted)
-        except Exception:  # the request edge: somebody's template must not lose a call
-            log.exception("call %s: no suffix", self.exchange.context.call_id)
-            found = Extension(reason=Fallback.TEMPLATE_NOT_EXTENDABLE)
-        self.push(ev.Extended(now_us(), found))
+        finally:
+            self.push(ev.Extended(now_us(), found))
 
     async def _ask(self, request: EngineRequest) -> None:
         label = self._around.fences.control.label

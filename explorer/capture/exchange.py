@@ -17,99 +17,45 @@ Size: the transitions of one machine; apart they could not be read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
 import orjson
 
 from explorer.capture import events as ev
-from explorer.capture.answers import Answers, Outgoing, failure_status
-from explorer.capture.budgets import FINAL_TURN_TEXT, Ledger, Reservation
-from explorer.capture.draft import Draft, Placement
+from explorer.capture.answers import Answers, Outgoing, failure_status, refused_kind
+from explorer.capture.budgets import Reservation, closing_reply
+from explorer.capture.call_context import CallContext
+from explorer.capture.draft import Draft
 from explorer.capture.external import ExternalCall, check
-from explorer.capture.fence import Ended, Fence
+from explorer.capture.fence import Ended
 from explorer.capture.livereply import LiveReply
-from explorer.capture.sampling import SamplingPlan, Shaped, cap, shape
-from explorer.capture.spawning import spawned_by
-from explorer.capture.token_in_call import TokenInCall, TokenInPlan
+from explorer.capture.sampling import Shaped, cap, shape
+from explorer.capture.spawning import with_what_was_sampled
+from explorer.capture.token_in_call import TokenInCall
 from explorer.engine.protocol import EngineReply, EngineRequest, TokenPiece
 from explorer.engine.reply import ParsedReply, parse_reply
 from explorer.engine.vocabulary import learn
 from explorer.errors import (
     BudgetSpent,
-    CapacityReached,
-    ContextOverflow,
     EngineMalformed,
     ExplorerError,
     StoreFailed,
-    WeightsSyncing,
 )
 from explorer.records import (
     NOT_CERTIFIED,
-    Admission,
     Call,
-    CallId,
     CallStatus,
     CaptureLevel,
     FailureKind,
-    IdArray,
-    Rollout,
     Streaming,
 )
-from explorer.wire import chat
 from explorer.wire.ids import with_our_ids
 from explorer.wire.neutral import Earlier, NeutralRequest
-from explorer.wire.protocol import PLAIN, Streamer, Target, Wire
-from explorer.wire.restoring import (
-    OBJECT_DIALECTS,
-    sampled_arguments,
-    with_sampled_arguments,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CallContext:
-    """What is known about a call before its body is read.
-
-    Attributes:
-        place: finds the stored parent of (prompt ids, completion ids).
-        fence: lets calls in, and knows which weights sample.
-        certificate: reads which certificate of the engine is in force now; given the
-            fingerprint and model that a reply names, `NOT_CERTIFIED` when they are another
-            engine's.
-        known_ids: ids whose bytes need not be learned; None learns nothing.
-        hold_s: how long a stream's status line is held back (seconds).
-        keepalive_s: time between comments on a held stream (seconds).
-        wire: the dialect; `target` is what its address said.
-        ledger: the rollout's budgets.
-        unary_keepalive: a whole reply is begun with blanks, too, as JSON allows; an error
-            then comes with status 200.
-        sampled_arguments: argument texts of the rollout's earlier tool calls, by id.
-        external: the engine is a worker that keeps the tokens itself.
-        token_in: what prompts are continued by their ids with; None sends messages.
-    """
-
-    call_id: CallId
-    rollout: Rollout
-    sequence: int
-    plan: SamplingPlan
-    place: Callable[[IdArray, IdArray], Placement]
-    certificate: Callable[[str | None, str | None], str]
-    known_ids: Container[int] | None = None
-    timeout_s: float = 900.0
-    hold_s: float = 5.0
-    keepalive_s: float = 5.0
-    wire: Wire = chat
-    target: Target = PLAIN
-    ledger: Ledger = field(default_factory=Ledger)
-    unary_keepalive: bool = False
-    sampled_arguments: Mapping[str, str] = field(default_factory=dict)
-    external: bool = False
-    token_in: TokenInPlan | None = None
-    fence: Fence = field(default_factory=Fence)
-
+from explorer.wire.protocol import Streamer
+from explorer.wire.restoring import sampled_arguments
 
 # Asked of an engine whose stream is passed on: without usage a lost token could not be told.
 _AS_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
@@ -186,12 +132,7 @@ class Exchange:
             request = context.wire.parse_request(raw, context.target, earlier)
             if request.recall and earlier is None:
                 return [ev.Recall(request.recall)]
-            if request.dialect in OBJECT_DIALECTS:
-                said = with_sampled_arguments(request.messages, context.sampled_arguments)
-                request = replace(request, body=request.body | {"messages": said})
-            spawned = spawned_by(request.messages, request.tools, context.sampled_arguments)
-            if spawned is not None:
-                request = replace(request, notes=(*request.notes, spawned))
+            request = with_what_was_sampled(request, context.sampled_arguments)
             self._request = request
             self._shaped = shape(request, context.plan)
             if self._external is not None:
@@ -310,27 +251,13 @@ class Exchange:
         self._draft.asked(request, shaped, ticket.version)
         self._certificate_at_start = context.certificate(None, None)
         self.state = State.ASKING
-        left = context.ledger.remaining_s(time_us)
         commands: list[ev.Command] = [
-            ev.Admit(
-                Admission(
-                    call_id=context.call_id,
-                    rollout_id=context.rollout.rollout_id,
-                    sequence=context.sequence,
-                    started_us=time_us,
-                    dialect=context.wire.DIALECT,
-                    stream=request.stream,
-                    n_tools=len(request.tools),
-                    request_sha256=self._draft.request_sha256,
-                )
-            ),
+            ev.Admit(context.admission(time_us, request, self._draft.request_sha256)),
             ev.Ask(
                 EngineRequest(
                     body=shaped.body,
                     request_id=context.call_id,
-                    timeout_s=context.timeout_s
-                    if left is None
-                    else min(left, context.timeout_s),
+                    timeout_s=context.time_for_a_reply(time_us),
                     raw=self._draft.submitted,
                 ),
                 live=live,
@@ -344,13 +271,7 @@ class Exchange:
         return commands
 
     def _refuse(self, time_us: int, error: ExplorerError) -> list[ev.Command]:
-        kind = FailureKind.BAD_REQUEST
-        if isinstance(error, BudgetSpent | CapacityReached):
-            kind = FailureKind.BUDGET
-        elif isinstance(error, ContextOverflow):
-            kind = FailureKind.CONTEXT
-        if isinstance(error, WeightsSyncing):
-            kind = FailureKind.FENCED
+        kind = refused_kind(error)
         call = self._draft.refused(time_us, error, kind)
         if isinstance(error, BudgetSpent) and self.context.ledger.final_turn:
             return self._final_turn(time_us, error)
@@ -361,14 +282,7 @@ class Exchange:
         """A closing answer in the model's place; on record as refused, never as a turn."""
         request, context = self._request, self.context
         assert request is not None
-        message = {"role": "assistant", "content": FINAL_TURN_TEXT}
-        reply = {
-            "object": "chat.completion",
-            "created": time_us // 1_000_000,
-            "model": request.model or context.plan.model or "",
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-        }
+        reply = closing_reply(request.model or context.plan.model or "", time_us)
         self._draft.wrote(request, EngineReply(200, (), orjson.dumps(reply)))
         served = context.wire.serve(reply, request, context.call_id)
         if request.stream:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from explorer.capture import events as ev
 from explorer.capture.answers import Answers, Outgoing
 from explorer.capture.body import ClientDisconnected, Receive, read_body
+from explorer.capture.call_context import CallContext
 from explorer.capture.credentials import (
     Scope,
     capture_keys,
@@ -28,7 +29,6 @@ from explorer.capture.credentials import (
 from explorer.capture.desk import LiveRollout
 from explorer.capture.draft import Draft
 from explorer.capture.driver import HEAVY_BYTES, Driver, Send, Surroundings, start_message
-from explorer.capture.exchange import CallContext
 from explorer.capture.ids import new_call_id, now_us
 from explorer.capture.recall import earlier_calls
 from explorer.capture.retries import (

@@ -10,12 +10,15 @@ of the parent's call to the child as its first user turn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from explorer.records import Note
 from explorer.wire.ids import origin_of_tool
+from explorer.wire.neutral import NeutralRequest
+from explorer.wire.restoring import OBJECT_DIALECTS, with_sampled_arguments
 
 CODE = "prompt_from_argument"
 # Shorter arguments, such as a path, stand in many prompts by chance.
@@ -80,3 +83,21 @@ def _strings(arguments: str) -> Iterator[str]:
             values += value.values()
         elif isinstance(value, list):
             values += value
+
+
+def with_what_was_sampled(
+    request: NeutralRequest, sampled: Mapping[str, str]
+) -> NeutralRequest:
+    """The request with echoed arguments as they were sampled, where its dialect cannot carry
+    their text, and a note where an earlier call's arguments began this conversation.
+
+    Args:
+        sampled: argument texts of earlier tool calls, by id.
+    """
+    if request.dialect in OBJECT_DIALECTS:
+        said = with_sampled_arguments(request.messages, sampled)
+        request = replace(request, body=request.body | {"messages": said})
+    spawned = spawned_by(request.messages, request.tools, sampled)
+    if spawned is not None:
+        request = replace(request, notes=(*request.notes, spawned))
+    return request

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from explorer.capture.token_in_digest import Conversation
-from explorer.records import Call, CallId, CallStatus, CaptureLevel, IdArray
-from explorer.trace.token_in import Fallback
+from explorer.records import Call, CallId, CallStatus, CaptureLevel, Fallback, IdArray
 from explorer.wire.ids import origin_of_tool
 
 _PER_TURN_BYTES = 1200

@@ -29,9 +29,8 @@ from explorer.engine.token_in import (
     needs_chat,
     with_ids,
 )
-from explorer.records import Call, Dialect, IdArray, Note, TokenIn
+from explorer.records import Call, Dialect, Fallback, IdArray, Note, TokenIn
 from explorer.trace.prefix import shared_length
-from explorer.trace.token_in import Fallback
 
 DIFFERS = "token_in_differs"
 

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from explorer.engine.protocol import Engine
 from explorer.engine.tiny.parts import Prompts
 from explorer.errors import BadRequest, ConfigurationError, UpstreamFailed
-from explorer.trace.token_in import Fallback
+from explorer.records import Fallback
 
 # A word that no conversation has, without anything that a template or JSON would change.
 MARK = "qzTokenInMark7c41e0d9"

@@ -1,6 +1,6 @@
 """Token-in as a rollout shows it: why a call fell back, and what was avoided altogether.
 
-Owns: the closed list of reasons, their words, and the counts of a rollout.
+Owns: the words of the reasons, and the counts of a rollout.
 Must not know: tokenizers, engines, pages.
 """
 
@@ -9,31 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
-from explorer.records import Call
-
-
-class Fallback(StrEnum):
-    """Why messages were sent although ids might have been. Closed."""
-
-    HISTORY_EDITED = "history_edited"
-    AMBIGUOUS_PARENT = "ambiguous_parent"
-    SYSTEM_CHANGED = "system_changed"
-    TOOLS_CHANGED = "tools_changed"
-    RENDERING_CHANGED = "rendering_changed"
-    PARENT_NOT_CAPTURED = "parent_not_captured"
-    PARENT_CUT = "parent_cut"
-    NOT_TEXT = "not_text"
-    PREFILL = "prefill"
-    OWN_IDS = "own_ids"
-    TEMPLATE_NOT_EXTENDABLE = "template_not_extendable"
-    TEMPLATE_DIFFERS = "template_differs"
-    NO_TOKENIZER = "no_tokenizer"
-    ENGINE_TAKES_NO_IDS = "engine_takes_no_ids"
-    REPLY_PARSER_UNKNOWN = "reply_parser_unknown"
-    CHAT_ONLY = "chat_only"
-
+from explorer.records import Call, Fallback
 
 WORDS: dict[str, str] = {
     Fallback.HISTORY_EDITED: "the harness changed a reply that it was given, or earlier "

@@ -9,7 +9,8 @@ import numpy as np
 import orjson
 
 from explorer.capture import events as ev
-from explorer.capture.exchange import CallContext, Exchange
+from explorer.capture.call_context import CallContext
+from explorer.capture.exchange import Exchange
 from explorer.capture.fence import Fence
 from explorer.capture.ids import uuid7
 from explorer.capture.lineage import Lineage

@@ -520,7 +520,7 @@ def test_a_ledger_that_cannot_be_written_takes_the_reply_back(play: Play) -> Non
 @pytest.mark.parametrize("wire", [messages, responses])
 def test_other_dialects_continue_each_other(play: Play, wire: Any) -> None:
     """The conversation is taken as the engine is asked, whatever dialect the harness speaks."""
-    from explorer.capture.exchange import CallContext
+    from explorer.capture.call_context import CallContext
 
     def ask(sequence: int, body: dict[str, Any]) -> tuple[Exchange, EngineBody]:
         made = make_exchange(external=True, sequence=sequence)

@@ -22,12 +22,21 @@ from explorer.engine.suffix import EngineSuffix, Extend, TemplateSuffix
 from explorer.engine.tiny import TinyEngine
 from explorer.engine.tiny.runtime import PromptMaker
 from explorer.engine.tiny.weights import SHIPPED
-from explorer.records import Call, CallId, CallStatus, CaptureLevel, Dialect, RolloutId, TokenIn
+from explorer.records import (
+    Call,
+    CallId,
+    CallStatus,
+    CaptureLevel,
+    Dialect,
+    Fallback,
+    RolloutId,
+    TokenIn,
+)
 from explorer.trace.audit import capture_audit
 from explorer.trace.audit_reader import read_audit
 from explorer.trace.provenance import provenance
 from explorer.trace.sequences import Sequences
-from explorer.trace.token_in import Fallback, counted
+from explorer.trace.token_in import counted
 from explorer.trace.verdict import Judgement, judge
 from tests.live import Live, serving
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from explorer.engine.scripted import ScriptedEngine
-from explorer.records import CallId
+from explorer.records import CallId, Fallback
 from explorer.trace.causes import BreakCause
 from explorer.trace.sequences import Sequences
-from explorer.trace.token_in import Fallback, counted
+from explorer.trace.token_in import counted
 from explorer.trace.verdict import Judgement, judge
 from tests.live import serving
 from tests.replay.recording import DATA, SUFFIX, read
