@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from explorer.errors import StoreReadOnly
-from explorer.records import Call, CallId, LogprobArray, LogprobKind, RolloutId
+from explorer.records import (
+    NULL_LOGPROB_BITS,
+    Call,
+    CallId,
+    LogprobArray,
+    LogprobKind,
+    RolloutId,
+)
 from explorer.settings import Settings
 from explorer.store.deltas import DeltaSummary, LogpsKind, TrainerLogps
 from explorer.store.interface import Store
@@ -86,6 +94,34 @@ def sets_of(rows: Iterable[TrainerLogps]) -> tuple[TrainerSet, ...]:
         for key, members in found.items()
     )
     return tuple(sorted(made, key=lambda each: (-each.time_us, each.kind, each.source)))
+
+
+def told_json(rows: Iterable[TrainerLogps]) -> list[dict[str, Any]]:
+    """What was told as JSON values; null for whatever is no number, and which of these are
+    not null but NaN or infinite, by their index."""
+    return [
+        {
+            "kind": each.kind.value,
+            "source": each.source,
+            "weight_version": each.weight_version,
+            "time_us": each.time_us,
+            "calls": [
+                {
+                    "call_id": call_id,
+                    "per_token_logps": [
+                        value if math.isfinite(value) else None for value in logps.tolist()
+                    ],
+                    "not_finite": {
+                        str(place): str(logps[place])
+                        for place in np.flatnonzero(~np.isfinite(logps)).tolist()
+                        if logps.view(np.uint32)[place] != NULL_LOGPROB_BITS
+                    },
+                }
+                for call_id, logps in sorted(each.logps.items())
+            ],
+        }
+        for each in sets_of(rows)
+    ]
 
 
 def usual_set(sets: Sequence[TrainerSet]) -> TrainerSet | None:

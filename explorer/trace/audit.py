@@ -12,7 +12,7 @@ then `message_digests`. The document is streamed, one chunk per call.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -49,23 +49,27 @@ PLAIN_FIELDS: tuple[str, ...] = tuple(
 
 
 def capture_audit(
-    record: RolloutRecord, judgement: Judgement, annotations: Any = None
+    record: RolloutRecord, judgement: Judgement, annotations: Any = None, told: Any = None
 ) -> Iterator[bytes]:
     """The audit as JSON, one chunk per call; any record has one.
 
     Args:
         annotations: labels and notes of people as JSON values, where they were asked for;
             nothing here reads them.
+        told: trainers' logprobs as JSON values, likewise.
 
     Raises:
         RecordInconsistent: the judgement is not of this record; while it is written, that
             alternatives on record are no JSON.
     """
     same_inputs(record, judgement)
-    return _chunks(record, judgement, annotations)
+    more = {"annotations": annotations, "trainer_logprobs": told}
+    return _chunks(record, judgement, more)
 
 
-def _chunks(record: RolloutRecord, judgement: Judgement, annotations: Any) -> Iterator[bytes]:
+def _chunks(
+    record: RolloutRecord, judgement: Judgement, more: Mapping[str, Any]
+) -> Iterator[bytes]:
     head = {
         "schema_version": AUDIT_SCHEMA_VERSION,
         "format": AUDIT_FORMAT,
@@ -92,8 +96,10 @@ def _chunks(record: RolloutRecord, judgement: Judgement, annotations: Any) -> It
         yield (b"," if place else b"") + dump(entry)
     yield b'],"custody":'
     yield from custody_chunks(record)
-    said = b"" if annotations is None else b',"annotations":' + dump(annotations)
-    yield said + b"}"
+    for name, found_there in more.items():
+        if found_there is not None:
+            yield b',"%s":' % name.encode() + dump(found_there)
+    yield b"}"
 
 
 def totals(record: RolloutRecord, judgement: Judgement) -> dict[str, Any]:

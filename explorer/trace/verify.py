@@ -120,8 +120,8 @@ def _refuse_doubles(data: bytes) -> None:
 def _audit(data: bytes, document: dict[str, Any]) -> Report:
     read = read_audit(document)
     judgement = judge(read.record, read.policy)
-    said = document.get("annotations")
-    again = b"".join(capture_audit(read.record, judgement, said))
+    said, told = document.get("annotations"), document.get("trainer_logprobs")
+    again = b"".join(capture_audit(read.record, judgement, said, told))
     problems: list[str] = []
     notes: list[str] = []
     if again != data:

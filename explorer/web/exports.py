@@ -17,6 +17,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import orjson
 import zstandard
@@ -24,6 +25,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from explorer.errors import InvalidValue
+from explorer.export.deltas import told_json
 from explorer.export.judged import Content, Judged
 from explorer.trace.assemble import training_trace
 from explorer.trace.audit import capture_audit
@@ -63,31 +65,46 @@ async def get_capture_audit(rollout_id: str, request: Request, api: Api) -> Resp
     """Every call that reached the proxy, with roles, masks, findings and totals.
 
     `?format=contract` gives the shape of OpenEnv's old `contract.json`; `?notes=1` adds the
-    labels and notes of people under `annotations`.
+    labels and notes of people under `annotations`, `?trainer_logprobs=1` what trainers told.
     """
-    _only(request, "format", "notes")
+    _only(request, "format", "notes", "trainer_logprobs")
     judged = await judged_or_404(api, rollout_id)
     wanted = request.query_params.get("format", "audit")
     if wanted not in ("audit", "contract"):
         raise InvalidValue("`format` of the Capture audit is `audit` or `contract`")
-    noted = request.query_params.get("notes", "0")
-    if noted not in ("0", "1"):
-        raise InvalidValue("`notes` is 1 to have labels and notes, or 0")
+    noted, told = (
+        _flag(request, "notes", "labels and notes"),
+        _flag(request, "trainer_logprobs", "what trainers told"),
+    )
     if wanted == "contract":
-        if noted == "1":
-            raise InvalidValue("`notes` goes with the Capture audit, not with `contract`")
+        if noted or told:
+            name = "notes" if noted else "trainer_logprobs"
+            raise InvalidValue(f"`{name}` goes with the Capture audit, not with `contract`")
         made = partial(contract, judged.record, judged.judgement)
         return await _download(request, api, Document(judged, made, "contract"))
-    if noted == "0":
+    if not noted and not told:
         audit = partial(capture_audit, judged.record, judged.judgement)
         return await _download(request, api, Document(judged, audit, "capture-audit"))
-    found = await asyncio.to_thread(api.store.annotations, judged.record.rollout.rollout_id)
-    said = [shapes.plain(item) for item in found]
-    # Notes are no input of the verdict, so the judged rollout does not change with them.
-    stamp = hashlib.sha256(orjson.dumps(said)).hexdigest()
-    audit = partial(capture_audit, judged.record, judged.judgement, said)
-    noted_audit = Document(judged, audit, "capture-audit", f"notes-{stamp}")
-    return await _download(request, api, noted_audit)
+    rollout_id = judged.record.rollout.rollout_id
+
+    def work() -> tuple[Any, Any, str]:
+        said = [shapes.plain(each) for each in api.store.annotations(rollout_id)]
+        sets = told_json(api.store.trainer_logps(rollout_id))
+        both = (said if noted else None, sets if told else None)
+        return *both, hashlib.sha256(orjson.dumps(both)).hexdigest()
+
+    # Neither is an input of the verdict, so the judged rollout does not change with them.
+    said, sets, stamp = await asyncio.to_thread(work)
+    audit = partial(capture_audit, judged.record, judged.judgement, said, sets)
+    more = Document(judged, audit, "capture-audit", f"notes-{stamp}")
+    return await _download(request, api, more)
+
+
+def _flag(request: Request, name: str, what: str) -> bool:
+    value = request.query_params.get(name, "0")
+    if value not in ("0", "1"):
+        raise InvalidValue(f"`{name}` is 1 to have {what}, or 0")
+    return value == "1"
 
 
 def _only(request: Request, *known: str) -> None:

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.browser
 BINS = tuple(f"b{step}" for step in range(8))
 VERSIONS = ("v0", "v1", "v2", "v3", "v4", "v5", "vx")
 REASONS = ("mt", "mr", "mq", "mp")
+# δ below, and above; between the two it is paper.
+OFF = ("d0", "d1", "d2", "d4", "d5", "d6")
 LEAST_CONTRAST = 4.5
 LEAST_DISTANCE = 0.04
 
@@ -121,7 +123,7 @@ def painted(page: Page, names: tuple[str, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_fill_is_readable(site: Watched, scheme: str) -> None:
     page = site.visit("/rollouts/{small}/tokens", color_scheme=scheme)
-    found = painted(page, (*BINS, *VERSIONS, *REASONS))
+    found = painted(page, (*BINS, *VERSIONS, *REASONS, *OFF))
     ratios = {name: contrast(text, fill) for name, (text, fill) in found.items()}
     assert {name: ratio for name, ratio in ratios.items() if ratio < LEAST_CONTRAST} == {}
     # A class that paints nothing would pass as paper.
@@ -148,7 +150,7 @@ def test_bins_go_one_way_and_stay_apart_for_everyone(site: Watched, scheme: str)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_weights_and_reasons_have_fills_of_their_own(site: Watched, scheme: str) -> None:
     page = site.visit("/rollouts/{small}/tokens", color_scheme=scheme)
-    for names in (VERSIONS, REASONS):
+    for names in (VERSIONS, REASONS, OFF):
         fills = [tuple(fill) for _, fill in painted(page, names).values()]
         assert len(set(fills)) == len(names)
 

@@ -12,6 +12,7 @@ import pytest
 
 from explorer.engine.tiny import TinyEngine
 from explorer.records import RolloutId
+from explorer.trace.verify import verify
 from tests.live import Live, serving
 
 Told = dict[str, Any]
@@ -159,6 +160,17 @@ def test_infinities_are_kept_apart_from_null_and_strangers_cannot_post(live: Liv
     row = summary(live, made)
     assert row.n_training - row.n_compared == 2
     assert row.abs_max < 1e-6
+    # The Capture audit has them when asked, and says what of them is no number.
+    audit = f"/api/v1/rollouts/{made}/capture-audit"
+    assert "trainer_logprobs" not in live.api("GET", audit)
+    whole = live.api("GET", f"{audit}?trainer_logprobs=1")
+    [told_set] = whole["trainer_logprobs"]
+    assert (told_set["source"], told_set["weight_version"]) == ("trl", 3)
+    by_id = {each["call_id"]: each for each in told_set["calls"]}
+    first = by_id[body["calls"][0]["call_id"]]
+    assert first["per_token_logps"][:2] == [None, None]
+    assert first["not_finite"] == {"1": "-inf"}
+    assert verify(orjson.dumps(whole)).ok
     for bad in (b"[" * 100_000, b"{", raw.replace(b"-Infinity", b"Infinity")):
         assert httpx.post(path, content=bad, headers=operator).status_code == 422
     assert live.api("POST", "/api/v1/rollouts/x/trainer-logprobs", body, status=404)
