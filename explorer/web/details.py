@@ -67,6 +67,7 @@ def provenance_page(judged: Judged, frame: Frame, header: Header, line: Line) ->
         fact("model served", ", ".join(served)),
         fact("tokenizer", rollout.tokenizer_id),
         fact("chat template SHA-256", rollout.chat_template_sha256),
+        fact("token-in", token_in_words(judged)),
         fact("harness", rollout.harness),
         fact("harness version", rollout.harness_version),
         fact("harness configuration SHA-256", rollout.harness_config_sha256),
@@ -94,7 +95,6 @@ def provenance_page(judged: Judged, frame: Frame, header: Header, line: Line) ->
         metadata=facts_of(rollout.metadata),
         budgets=(
             fact("streaming", rollout.streaming.value),
-            fact("token-in", token_in_words(judged)),
             *facts_of(rollout.budgets),
         ),
         ending=facts_of({k: v for k, v in told.items() if k not in _SHOWN_ELSEWHERE}),
