@@ -90,7 +90,7 @@ train-demo: $(CONSUMERS)/.installed ## the shipped model learns by GRPO through 
 
 # Not in CI: the whole lesson, which must teach at least twenty points on held-out tasks.
 test-lesson: $(CONSUMERS)/.installed ## the lesson's promise, tested (minutes)
-	ROLLOUT_EXPLORER_RUN_LESSON=1 $(CONSUMERS)/bin/python -m pytest tests/consumers/test_lesson.py
+	ROLLOUT_EXPLORER_RUN_LESSON=1 $(CONSUMERS)/bin/python -m pytest tests/lesson
 
 # Not in CI: 3.4 GB, five minutes to install, and a model server on the CPU.
 VLLM ?= .venv-vllm

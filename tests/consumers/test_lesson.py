@@ -1,13 +1,10 @@
 """The trainer loop with everything real: proxy, tiny engine, TRL, fence, δ. Two steps here;
-the whole lesson, which must teach, is opt-in: `make test-lesson`."""
+the whole lesson, which must teach, is `tests/lesson`."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -42,7 +39,6 @@ from tests.consumers.training import config, model_and_tokenizer, rows_of, train
 from tests.live import Live, serving
 
 pytestmark = needs_trl
-LESSON = "ROLLOUT_EXPLORER_RUN_LESSON"
 STEPS = 2
 
 
@@ -337,28 +333,6 @@ def test_calls_in_flight_delay_an_update_and_do_not_stop_it(trained: Trained) ->
     assert crossed["completion_len"] == long["max_tokens"]
     assert crossed["supervised"] == 0
     assert "version_crossed" in {note["code"] for note in crossed["notes"]}
-
-
-# The whole lesson.
-
-
-@pytest.mark.skipif(not os.environ.get(LESSON), reason=f"slow; set {LESSON}=1")
-def test_the_lesson_teaches_at_least_twenty_points(tmp_path: Path) -> None:
-    """As a user runs it: one command, which prints how the held-out tasks went."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "explorer.demo.lesson", "--no-serve"),
-            *("--folder", str(tmp_path / "lesson"), "--port", "0"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"held-out: (\d+)% -> (\d+)%", done.stdout)
-    assert found, done.stdout
-    before, after = map(int, found.groups())
-    assert after - before >= 20, done.stdout
 
 
 def test_the_lesson_without_a_step_changes_nothing(weights: Path, tmp_path: Path) -> None:

@@ -89,10 +89,16 @@ class TrainerLogprobs:
                 for turn in trace.turns
                 if turn.node_id in found[place]
             ]
-            if calls:
+            if not calls:
+                return
+            try:
                 self.server.post_trainer_logprobs(
                     rollout_id, version, calls, source=SOURCE, kind=kind
                 )
+            except OSError as error:
+                # A comparison is worth less than a training that goes on. A refusal, though,
+                # says that ids do not fit, and is not caught here.
+                logger.warning("the logprobs of %s were not posted: %s", rollout_id, error)
 
         with ThreadPoolExecutor(max_workers=_POSTS_AT_ONCE) as pool:
             # `list` raises what a thread raised.

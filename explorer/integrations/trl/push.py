@@ -90,8 +90,10 @@ class WeightPush:
         """Nothing is sent any more: the engine keeps what it has, and the fence says so."""
         if self._coming is not None and _first_process(state):
             self._coming = None
-            if self.pushed:
-                self.fence.open(self.pushed[-1])
+            known = self.pushed[-1] if self.pushed else self.fence.current()
+            # Where nobody ever said what the engine has, the lease runs out.
+            if known is not None:
+                self.fence.open(known)
 
     # -- for rollout functions
 
