@@ -111,8 +111,12 @@ def ours(part: str, turns: int, tokens: int) -> Callable[[], Iterator[bytes]]:
             yield from training_trace(record, judgement)
 
         return hashed
-    write = {"trace": training_trace, "audit": capture_audit, "contract": contract}[part]
-    return lambda: write(record, judgement)
+    writers: dict[str, Callable[..., Iterator[bytes]]] = {
+        "trace": training_trace,
+        "audit": capture_audit,
+        "contract": contract,
+    }
+    return lambda: writers[part](record, judgement)
 
 
 def theirs(turns: int, tokens: int) -> Callable[[], Iterator[bytes]]:

@@ -107,7 +107,7 @@ class RolloutRow:
     version_low: int | None = said("Lowest weight version of its calls, null when untold.")
     version_high: int | None = said("Highest weight version of its calls.")
     behind: int | None = said("Versions its oldest call is behind; null where not known.")
-    delta_p99: float | None = said("Quantile 99 % of |trainer − rollout logprob|; null: untold.")
+    delta_p99: float | None = said("Quantile 99 % of the size of δ; null: no trainer told.")
     delta_p99_text: str = said("The same as shown.")
     delta_outside: float | None = said("Share of training tokens outside the band of ratios.")
     delta_outside_text: str = said("The same as shown.")
