@@ -17,11 +17,14 @@ import pytest
 
 from explorer.capture.token_in import Book, Continued
 from explorer.capture.token_in_digest import conversation, only_text
+from explorer.engine.http import HttpEngine
 from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest
 from explorer.engine.suffix import EngineSuffix, Extend, TemplateSuffix
 from explorer.engine.tiny import TinyEngine
 from explorer.engine.tiny.runtime import PromptMaker
 from explorer.engine.tiny.weights import SHIPPED
+from explorer.errors import ConfigurationError
+from explorer.external_custody import ExternalCustody
 from explorer.records import (
     Call,
     CallId,
@@ -32,6 +35,7 @@ from explorer.records import (
     RolloutId,
     TokenIn,
 )
+from explorer.settings import load
 from explorer.trace.audit import capture_audit
 from explorer.trace.audit_reader import read_audit
 from explorer.trace.provenance import provenance
@@ -261,6 +265,19 @@ def test_a_cut_reply_is_not_continued_by_ids(live: Live) -> None:
 def test_token_in_must_be_a_truth_value_and_needs_our_own_custody(live: Live) -> None:
     answer = live.api("POST", "/api/v1/rollouts", {"token_in": "yes"}, status=422)
     assert answer["error"]["details"]["path"] == "$.token_in"
+    settings = load(custody="external", engine="http://127.0.0.1:9", token_in=True)
+    with pytest.raises(ConfigurationError, match="leave ROLLOUT_EXPLORER_TOKEN_IN off"):
+        ExternalCustody.of(settings, {})
+
+
+def test_external_custody_refuses_a_rollout_with_token_in(tmp_path: Path) -> None:
+    worker = HttpEngine("http://127.0.0.1:9")
+    settings: dict[str, Any] = {"custody": "external", "engine": "http://127.0.0.1:9"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(load().nemo_gym_control_token_env, "t" * 40)
+        with serving(worker, tmp_path / "s.duckdb", **settings) as live:
+            answer = live.api("POST", "/api/v1/rollouts", {"token_in": True}, status=422)
+    assert "custody" in answer["error"]["message"]
 
 
 class OnlyText(TinyEngine):

@@ -1,4 +1,4 @@
-"""Chat templates as they are in the world, extended behind a reply; TRL's own question of them."""
+"""Chat templates as they are in the world, extended behind a reply; TRL asked about them."""
 
 from __future__ import annotations
 
