@@ -333,8 +333,8 @@ _TABLE = (
     FindingSpec(
         "token_in",
         _I,
-        "Prompts began with the exact ids of the call that they continue: the model read those, "
-        "and not what the harness wrote anew.",
+        "Prompts began with the exact ids of the call that they continue: the model read "
+        "those, and not what the harness wrote anew.",
     ),
     FindingSpec(
         "context_budget_exhausted",

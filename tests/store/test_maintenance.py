@@ -177,7 +177,9 @@ def test_the_migrations_make_the_declared_columns(tmp_path: Path) -> None:
 
 
 def _first_columns(table: columns.Table) -> tuple[columns.Column, ...]:
-    added = {"rollout": {"streaming", "harness_config_sha256", "token_in"}}.get(table.name, set())
+    added = {"rollout": {"streaming", "harness_config_sha256", "token_in"}}.get(
+        table.name, set()
+    )
     return tuple(column for column in table.columns if column.name not in added)
 
 

@@ -57,7 +57,7 @@ FACTS: dict[str, dict[str, Fact]] = {
         **_facts("tally", used="Rollouts by kind, name and version."),
         **_facts("tally", flags="Rollouts by the engine's own settings, where it tells them."),
         **_facts("all", streaming="Rollouts by how streamed replies reached the harness."),
-        **_facts("all", token_in="Rollouts by whether prompts began with exact earlier ids."),
+        **_facts("all", token_in="Rollouts by whether prompts began with exact earlier ids."),  # noqa: S106
     },
     "certificates": {
         **_facts("all", calls="Calls that sampled, by what was proved; null: nothing."),
