@@ -41,7 +41,7 @@ def fill(path: Path, rollouts: int, calls: int) -> None:
         "'key-' || i, 'run-' || (i % 20), 'task-' || (i // 8 % 500), 'group-' || (i // 8), "
         "i % 8, CASE WHEN i % 50 = 0 THEN 'eval' ELSE 'train' END, 'harness-' || (i % 5), "
         "'1', '{\"seed\": ' || i || '}', '{}', '{}', 'vllm', 'vllm', '0.11', "
-        "'org/model-' || (i % 3), NULL, NULL, NULL, '', NULL, NULL FROM range(?) t(i)",
+        "'org/model-' || (i % 3), NULL, NULL, NULL, '', NULL, NULL, false FROM range(?) t(i)",
         [rollouts],
     )
     for number, kind, reward, ok in (

@@ -152,7 +152,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBStore]:
         "INSERT INTO rollout SELECT 'ro_' || lpad(i::VARCHAR, 32, '0'), "
         "make_timestamptz(1790000000000000 + i), 'k' || i, 'run-' || (i % 20), "
         "'task-' || (i % 100), 'group', i, 'train', 'h', '1', '{}', '{}', '{}', 'tiny', "
-        "'tiny', '0', 'tiny', NULL, NULL, NULL, '', NULL, NULL FROM range(?) t(i)",
+        "'tiny', '0', 'tiny', NULL, NULL, NULL, '', NULL, NULL, false FROM range(?) t(i)",
         [ROLLOUTS],
     )
     for kind, reward, number in (("started", "NULL", 0), ("reward", "i % 7", 1)):
