@@ -69,7 +69,7 @@ def rollout_words(found: RolloutVersions) -> str:
     if found.earlier:
         said.append(f"went back from {found.line.back_from} since")
     if found.crossed:
-        said.append(f"{words.plural(len(found.crossed), 'call')} crossed an update")
+        said.append(f"{words.plural(len(found.crossed), 'call')} of mixed or unknown weights")
     return " · ".join(said)
 
 

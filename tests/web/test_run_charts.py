@@ -183,7 +183,8 @@ def test_charts_have_words_where_there_is_nothing_to_draw() -> None:
     made = environment().from_string(source).render(c=run_charts([point(1, 1, open=True)], ()))
     said = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", made))
     for text in (
-        "No rollout has one yet.",
+        "No reward yet.",
+        "No closed rollout yet.",
         "No group has two rewards yet.",
         "No trainer has told this server which weights the engine had.",
         "No trainer has told its logprobs",
