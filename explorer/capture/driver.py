@@ -32,6 +32,8 @@ from explorer.engine.suffix import Extend, Extension
 from explorer.errors import (
     EngineRefusedStream,
     EngineTimeout,
+    ExplorerError,
+    RolloutClosed,
     StoreFailed,
     UpstreamFailed,
 )
@@ -259,7 +261,9 @@ class Driver:
             self._watcher = loop.call_later(_WATCH_AFTER_S, self._start_watching)
 
     async def _await_fence(self) -> None:
-        refusal = await self._around.fences.let_in()
+        refusal: ExplorerError | None = await self._around.fences.let_in()
+        if refusal is None and self._live.closed:
+            refusal = RolloutClosed("this rollout was closed while the call waited for weights")
         if refusal is None:
             self.push(ev.LetIn(now_us()))
         else:
@@ -312,6 +316,7 @@ class Driver:
             async with asyncio.timeout(request.timeout_s + _GRACE_S):
                 before = await label()
                 reply = await self._around.engine.generate(request)
+                self._around.fences.saw(reply.status)
                 labels = (before, await label())
         except TimeoutError:
             self._engine_failed(EngineTimeout(f"no reply within {request.timeout_s:g} s"))
@@ -331,6 +336,7 @@ class Driver:
         except TimeoutError:
             self._engine_failed(EngineTimeout(f"no whole reply in {request.timeout_s:g} s"))
         except EngineRefusedStream as error:
+            self._around.fences.saw(error.reply.status)
             self.push(ev.EngineAnswered(now_us(), error.reply))
         except Exception as error:  # noqa: BLE001 - the request edge: a call must end recorded
             self._engine_failed(error)

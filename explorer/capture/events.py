@@ -16,7 +16,7 @@ from explorer.custody.records import CaptureAdmission
 from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.suffix import Extend as ExtendRequest
 from explorer.engine.suffix import Extension
-from explorer.errors import EngineMalformed, EngineTimeout, UpstreamFailed, WeightsSyncing
+from explorer.errors import EngineMalformed, EngineTimeout, ExplorerError, UpstreamFailed
 from explorer.records import Admission, Body, Call, FailureKind
 from explorer.wire.neutral import Earlier
 
@@ -164,10 +164,11 @@ class LetIn:
 
 @dataclass(frozen=True, slots=True)
 class ShutOut:
-    """The fence stayed shut for as long as a call may wait."""
+    """The fence stayed shut for as long as a call may wait, or the rollout was closed
+    meanwhile."""
 
     time_us: int
-    error: WeightsSyncing
+    error: ExplorerError
 
 
 Event = (

@@ -135,6 +135,11 @@ class Fence:
         """The version that was known last, whatever became of it."""
         return self._version
 
+    @property
+    def label(self) -> str | None:
+        """What the engine was said to call its present weights."""
+        return self._label
+
     def take_expiry(self, now_us: int) -> bool:
         """Whether a lease has run out since this was last asked."""
         with self._lock:

@@ -6,6 +6,8 @@ Must not know: HTTP, which calls cross (`fence` does), an engine's routes.
 
 A fence that opens has said so durably first; one that shuts shuts at once and is stored then:
 whatever fails in between leaves it shut until its lease is over, never open with a lie.
+
+Size: one lock guards all of these orders; apart they could not be read.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ log = logging.getLogger(__name__)
 
 # Rows that are read at start: enough for every label that a span of today can name.
 _READ_AT_START = 1000
-_LOAD_LEASE_US = 600 * 1_000_000
+_READY_LEASE_US = 600 * 1_000_000
 _LONGEST_HINT_S = 10
-_ASK_CLIENT_S = 0.5
+_NOBODY_THERE = (502, 503, 504)
+_ASK_CLIENT_S = 0.1
 
 Gone = Callable[[], Any]
 """Whether (awaitable) whoever asked has closed the connection."""
@@ -71,6 +74,7 @@ class FenceDesk:
         self._number = 0
         self._paused = False
         self._lease: asyncio.TimerHandle | None = None
+        self._opened = asyncio.Event()
         self._recording: set[asyncio.Task[None]] = set()
 
     # -- life
@@ -102,13 +106,16 @@ class FenceDesk:
             loaded = await self.control.load(Path(path), label)
         except ExplorerError as error:
             log.error("weights: %s", error.message)
-            await self.doubt(
-                f"the weights of version {last.weight_version} could not be loaded again"
-            )
-            return
-        if loaded.sha256 != wanted:
+            reason = f"the weights of version {last.weight_version} could not be loaded again"
+        else:
+            if loaded.sha256 == wanted:
+                return
             log.error("weights: %s has changed", path)
-            await self.doubt(f"the file no longer holds version {last.weight_version}")
+            reason = f"the file no longer holds version {last.weight_version}"
+        # Where a trainer is at it, the fence stays shut: its word or its lease ends that, and
+        # neither gives the old version again.
+        if self.standing().state is FenceState.READY:
+            await self.doubt(reason)
 
     async def _compare_label(self, last: WeightUpdate) -> None:
         label = await self.control.label()
@@ -151,7 +158,7 @@ class FenceDesk:
                 left = deadline - loop.time()
                 if left <= 0:
                     return self._refusal()
-                await self._until_changed(left)
+                await self._until(self._opened, left)
             return None
         finally:
             self.waiting -= 1
@@ -170,14 +177,22 @@ class FenceDesk:
         """A call ended: somebody may wait for the last one."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        # Calls that wait are not woken by every other one that ends.
+        if self.fence.is_open(self._now_us()):
+            opened, self._opened = self._opened, asyncio.Event()
+            opened.set()
 
-    async def _until_changed(self, longest_s: float) -> None:
-        changed = self._changed
+    async def _until(self, changed: asyncio.Event, longest_s: float) -> None:
         lease_us = self.standing().lease_expires_us
         if lease_us is not None:
             longest_s = min(longest_s, max(0.0, (lease_us - self._now_us()) / 1e6) + 0.005)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), longest_s)
+
+    def saw(self, status: int) -> None:
+        """The status of a reply; some say that there is nobody behind a gateway."""
+        if status in _NOBODY_THERE:
+            self.engine_away()
 
     def engine_away(self) -> None:
         """The engine did not answer: one that is not ours may come back with other weights,
@@ -187,17 +202,18 @@ class FenceDesk:
             return
         if standing.state is FenceState.SYNCING:
             return  # a trainer may well restart it; its word about the version is awaited
-        reason = "the engine did not answer, and may have come back with other weights"
-        self._record_soon(self._doubt_unless_named(reason))
-
-    async def _doubt_unless_named(self, reason: str) -> None:
-        rows = await asyncio.to_thread(self._store.weight_updates, 1)
-        named = rows[0].engine_weight_label if rows else None
-        if self.standing().doubt:
-            return
         # One that names its weights is asked before and after each call anyway.
-        if named is None or await self.control.label() is None:
-            await self.doubt(reason)
+        if self.control.names_weights and self.fence.label is not None:
+            return
+        reason = "the engine did not answer, and may have come back with other weights"
+        # At once: the next call may meet it already.
+        self._now_in_doubt(reason)
+        self._record_soon(self._record_doubt(reason))
+
+    async def _record_doubt(self, reason: str) -> None:
+        async with self._orders:
+            if self.standing().doubt == reason:
+                await self._store_unknown(reason)
 
     # -- the trainer
 
@@ -229,7 +245,11 @@ class FenceDesk:
             detail |= {"lease_expires_us": standing.lease_expires_us, "paused": self._paused}
             await self._store_row("syncing", order.coming, None, detail)
         if order.drain is Drain.WAIT:
-            await self._drain(order.wait_s, gone)
+            try:
+                await self._drain(order.wait_s, gone)
+            except asyncio.CancelledError:
+                self.fence.hand_over()
+                raise
         standing = self.standing()
         if not standing.drained:
             self.fence.hand_over()
@@ -239,15 +259,15 @@ class FenceDesk:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
-            standing = self.standing()
-            left = deadline - loop.time()
-            if standing.state is not FenceState.SYNCING or standing.drained or left <= 0:
-                return
             if await gone():
                 # Nobody reads the answer: the trainer may go on without it.
                 self.fence.hand_over()
                 return
-            await self._until_changed(min(left, _ASK_CLIENT_S))
+            standing = self.standing()
+            left = deadline - loop.time()
+            if standing.state is not FenceState.SYNCING or standing.drained or left <= 0:
+                return
+            await self._until(self._changed, min(left, _ASK_CLIENT_S))
 
     async def ready(self, order: ReadyOrder) -> Standing:
         """The engine has the weights: it is told so where that is ours to do, the word is
@@ -256,45 +276,57 @@ class FenceDesk:
         Raises:
             BadRequest: the weights cannot be loaded; the engine has what it had.
             EngineNotTold: the engine did not take a step; the fence stays shut.
-            StoreFailed: it could not be stored; the fence stays as it was.
+            StoreFailed: it could not be stored; the fence stays shut, or the version unknown.
         """
         async with self._orders:
             await self._note_expiry()
-            detail: dict[str, Any] = {}
-            label = order.label
-            if order.path is not None:
-                loaded = await self._load(order)
-                label = loaded.label
-                detail |= {"weights_path": str(order.path), "sha256": loaded.sha256}
-            published = await self._publish(order, label)
+            was_open = self.standing().state is FenceState.READY
+            if was_open:
+                self.fence.syncing(self._now_us(), order.version, _READY_LEASE_US)
+            # The trainer's word is that they are there: what ends before it is stored has met
+            # them, and so would what begins.
+            self.fence.hand_over()
+            try:
+                return await self._take(order)
+            except BadRequest:
+                if was_open:
+                    self.fence.reopen()
+                    self.poke()
+                raise
+            except BaseException as error:
+                if was_open and self.standing().state is FenceState.SYNCING:
+                    told = isinstance(error, EngineNotTold)
+                    reason = "the engine was not told of" if told else "nobody could store"
+                    await self.doubt(f"{reason} version {order.version}")
+                raise
+
+    async def _take(self, order: ReadyOrder) -> Standing:
+        """Loads or publishes, stores, and opens: in this order."""
+        detail: dict[str, Any] = {}
+        label = order.label
+        if order.path is not None:
+            loaded = await self._load(order.path, label or str(order.version))
+            label = loaded.label
+            detail |= {"weights_path": str(order.path), "sha256": loaded.sha256}
+        else:
+            published = await self._publish(order)
             if published.steps:
                 label = published.label
                 detail["steps"] = [step.as_json() for step in published.steps]
-            before = self.fence.last_version
-            if before is not None and order.version < before:
-                detail["back_from"] = before
-            await self._store_row("ready", order.version, label, detail)
-            self._paused = False
-            self.fence.ready(order.version, label)
-            self.poke()
-            self._watch_lease()
-            return self.standing()
+        before = self.fence.last_version
+        if before is not None and order.version < before:
+            detail["back_from"] = before
+        await self._store_row("ready", order.version, label, detail)
+        self._paused = False
+        self.fence.ready(order.version, label)
+        self.poke()
+        self._watch_lease()
+        return self.standing()
 
-    async def _load(self, order: ReadyOrder) -> Loaded:
-        """Calls wait meanwhile, also where nobody announced the update before."""
-        assert order.path is not None
-        was_open = self.standing().state is FenceState.READY
-        if was_open:
-            self.fence.syncing(self._now_us(), order.version, _LOAD_LEASE_US)
-            self.fence.hand_over()
+    async def _load(self, path: Path, label: str) -> Loaded:
         try:
-            loaded = await self.control.load(
-                order.path, order.label if order.label is not None else str(order.version)
-            )
+            loaded = await self.control.load(path, label)
         except BadRequest:
-            if was_open:
-                self.fence.reopen()
-                self.poke()
             raise
         except BaseException:
             # Cancelled, or the engine died: nobody knows which weights answer next.
@@ -303,17 +335,11 @@ class FenceDesk:
         self._weights_changed(loaded.fingerprint)
         return loaded
 
-    async def _publish(self, order: ReadyOrder, label: str | None) -> Published:
-        if order.path is not None:
-            return Published()
-        published = await self.control.publish(
-            label if label is not None else str(order.version), paused=self._paused
-        )
+    async def _publish(self, order: ReadyOrder) -> Published:
+        label = order.label if order.label is not None else str(order.version)
+        published = await self.control.publish(label, paused=self._paused)
         if not published.ok:
             failed = published.steps[-1]
-            standing = self.standing()
-            if standing.state is FenceState.READY:
-                await self.doubt(f"the engine was not told of version {order.version}")
             raise EngineNotTold(
                 f"the engine did not do `{failed.name}` ({failed.said}), so version "
                 f"{order.version} is not announced; mend it and say `ready` again",
@@ -323,11 +349,14 @@ class FenceDesk:
 
     async def doubt(self, reason: str) -> None:
         """Nobody knows any more which weights the engine has; calls are let in."""
+        self._now_in_doubt(reason)
+        await self._store_unknown(reason)
+
+    def _now_in_doubt(self, reason: str) -> None:
         log.warning("weights: %s: the version is unknown until it is announced again", reason)
         self.fence.doubt(reason)
         self.poke()
         self._watch_lease()
-        await self._store_unknown(reason)
 
     # -- how
 

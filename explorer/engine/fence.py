@@ -59,6 +59,8 @@ class EngineControl(Protocol):
 
     embedded: bool
     """The engine is ours: when it starts again, it starts with the weights loaded last."""
+    names_weights: bool
+    """The engine is asked before and after each call which weights it has, and answers."""
 
     async def label(self) -> str | None:
         """What the engine calls its weights now; None where it does not say."""
@@ -92,6 +94,7 @@ class NoControl:
     """An engine that we may only ask for tokens."""
 
     embedded: bool = False
+    names_weights: bool = False
 
     async def label(self) -> str | None:
         return None

@@ -69,7 +69,7 @@ class VllmControl(NoControl):
             return None
         status, said = await self._ask("GET", "/weight_info", wait_s=_LABEL_S)
         if status == 200 and isinstance(said, dict):
-            self._has = True
+            self._has = self.names_weights = True
             return (scalar_text(said.get("weight_version")) or UNREADABLE)[:_LONGEST_LABEL]
         if self._has is None:
             if status in (404, 405, 501):

@@ -169,6 +169,8 @@ class HttpEngine:
                 body, notes = await read_reply(response, self.reply_limit)
                 headers = clean_headers(response.headers)
                 return EngineReply(response.status, headers, body, notes)
+        except aiohttp.ConnectionTimeoutError as error:
+            raise EngineUnavailable(f"the engine at {self.base} takes no connection") from error
         except TimeoutError as error:
             raise EngineTimeout(
                 f"the engine at {self.base} gave no whole reply within {request.timeout_s:g} s"
@@ -205,6 +207,8 @@ class HttpEngine:
                     )
                 async for chunk in response.content.iter_any():
                     yield chunk
+        except aiohttp.ConnectionTimeoutError as error:
+            raise EngineUnavailable(f"the engine at {self.base} takes no connection") from error
         except TimeoutError as error:
             raise EngineTimeout(f"the engine at {self.base} stalled in a stream") from error
         except aiohttp.ClientError as error:

@@ -97,7 +97,7 @@ def read_order(raw: bytes) -> SyncOrder | ReadyOrder:
     if state == "ready":
         return ReadyOrder(version, _label(body), _path(body))
     drain = body.get("drain", "wait")
-    if drain not in set(Drain):
+    if not isinstance(drain, str) or drain not in set(Drain):
         raise BadRequest("`drain` is `wait`, `pause` or `none`", path="$.drain")
     return SyncOrder(
         version,

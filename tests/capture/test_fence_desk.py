@@ -17,11 +17,11 @@ from explorer.capture.fence import Drain, FenceState
 from explorer.capture.fence_desk import FenceDesk
 from explorer.capture.fence_orders import ReadyOrder, SyncOrder
 from explorer.capture.ids import now_us
-from explorer.engine.fence import UNREADABLE, Step
+from explorer.engine.fence import UNREADABLE, NoControl, Published, Step
 from explorer.engine.fence_vllm import VllmControl
 from explorer.engine.http import HttpEngine
-from explorer.errors import EngineNotTold
-from explorer.records import CallId
+from explorer.errors import BadRequest, EngineNotTold, StoreFailed
+from explorer.records import CallId, WeightUpdate
 from explorer.store import DuckDBStore
 from tests.store.making import with_store
 
@@ -286,10 +286,116 @@ def test_an_engine_of_somebody_else_that_was_away_may_have_other_weights(
         desk.engine_away()
         assert desk.standing().doubt == ""  # nobody had announced any
         await desk.ready(ReadyOrder(7))
-        desk.engine_away()
-        await asyncio.sleep(0.1)
+        desk.saw(500)
+        assert desk.standing().doubt == ""  # the engine itself, not a gateway
+        desk.saw(502)
+        # At once: the next call may meet the engine that came back.
         assert "did not answer" in desk.standing().doubt
         await desk.ready(ReadyOrder(7))
         assert desk.standing().version == 7
+        await desk.syncing(syncing(8, Drain.NONE), here)
+        desk.engine_away()
+        assert desk.standing().state is FenceState.SYNCING
 
     run(tmp_path, engine, work)
+
+
+class Halting(NoControl):
+    """Stands still in the middle of being told; `fails` afterwards, if it is given."""
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        super().__init__()
+        self.reached, self.go, self.fails = asyncio.Event(), asyncio.Event(), fails
+
+    async def publish(self, label: str, *, paused: bool) -> Published:
+        self.reached.set()
+        await self.go.wait()
+        if self.fails is not None:
+            raise self.fails
+        return Published()
+
+
+@pytest.mark.parametrize("announced_before", [False, True])
+def test_nothing_is_sampled_or_trusted_between_a_trainers_word_and_its_row(
+    tmp_path: Path, announced_before: bool
+) -> None:
+    async def inner(store: DuckDBStore) -> None:
+        desk = FenceDesk(store, NoControl(), 0.1, now_us)
+        await desk.ready(ReadyOrder(7))
+        desk.fence.begin(CALL, now_us())
+        draining = None
+        if announced_before:
+            # Its answer is not there yet, so it was not told to go on; it does all the same.
+            order = SyncOrder(8, 60, Drain.WAIT, 20)
+            draining = asyncio.create_task(desk.syncing(order, here))
+            await asyncio.sleep(0.02)
+        desk.control = control = Halting()
+        telling = asyncio.create_task(desk.ready(ReadyOrder(8)))
+        await control.reached.wait()
+        assert desk.fence.begin(CallId("late"), now_us()) is None
+        assert desk.fence.end(CALL, now_us()).notes
+        control.go.set()
+        assert (await telling).version == 8
+        if draining is not None:
+            assert (await draining).state is FenceState.READY
+
+    with_store(tmp_path / "store.duckdb", inner)
+
+
+@pytest.mark.parametrize(
+    ("problem", "version"),
+    [(StoreFailed("full"), None), (RuntimeError("ours"), None), (BadRequest("no"), 7)],
+)
+def test_an_announcement_that_comes_to_nothing_never_leaves_the_old_number_by_mistake(
+    tmp_path: Path, problem: Exception, version: int | None
+) -> None:
+    async def inner(store: DuckDBStore) -> None:
+        desk = FenceDesk(store, NoControl(), 0.1, now_us)
+        await desk.ready(ReadyOrder(7))
+        desk.control = control = Halting(problem)
+        control.go.set()
+        with pytest.raises(type(problem)):
+            await desk.ready(ReadyOrder(8))
+        standing = desk.standing()
+        assert (standing.state, standing.version) == (FenceState.READY, version)
+        assert await desk.let_in() is None
+
+    with_store(tmp_path / "store.duckdb", inner)
+
+
+def test_calls_that_wait_are_woken_by_the_opening_and_not_by_every_end(tmp_path: Path) -> None:
+    async def inner(store: DuckDBStore) -> None:
+        desk = FenceDesk(store, NoControl(), 20, now_us)
+        await desk.ready(ReadyOrder(7))
+        await desk.syncing(syncing(8, Drain.NONE), here)
+        waiting = [asyncio.create_task(desk.let_in()) for _ in range(20)]
+        await asyncio.sleep(0.02)
+        for _ in range(5):
+            desk.poke()
+        await asyncio.sleep(0.02)
+        assert desk.waiting == 20
+        waiting.pop().cancel()
+        await desk.ready(ReadyOrder(8))
+        assert await asyncio.wait_for(asyncio.gather(*waiting), 2) == [None] * 19
+        await asyncio.sleep(0)
+        assert desk.waiting == 0
+
+    with_store(tmp_path / "store.duckdb", inner)
+
+
+def test_a_restart_in_the_middle_of_an_update_stays_shut_though_the_old_file_is_gone(
+    tmp_path: Path,
+) -> None:
+    async def inner(store: DuckDBStore) -> None:
+        detail = {"weights_path": str(tmp_path / "gone"), "sha256": "0"}
+        await store.add_weight_update(WeightUpdate(1, now_us(), "ready", 7, "7", detail))
+        lease = {"lease_expires_us": now_us() + 300_000}
+        await store.add_weight_update(WeightUpdate(2, now_us(), "syncing", 8, None, lease))
+        desk = FenceDesk(store, NoControl(embedded=True), 0.05, now_us)
+        await desk.start()
+        assert desk.standing().state is FenceState.SYNCING
+        await asyncio.sleep(0.35)
+        assert (desk.standing().state, desk.standing().version) == (FenceState.READY, None)
+        await desk.stop()
+
+    with_store(tmp_path / "store.duckdb", inner)

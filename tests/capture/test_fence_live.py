@@ -150,7 +150,18 @@ def test_new_weights_answer_otherwise_and_the_old_ones_exactly_as_before(
 
 @pytest.mark.parametrize(
     "spoil",
-    ["missing", "garbage", "lacks", "shape", "dtype", "nan", "folder"],
+    [
+        "missing",
+        "garbage",
+        "lacks",
+        "shape",
+        "dtype",
+        "nan",
+        "folder",
+        "long",
+        "endless",
+        "float8",
+    ],
 )
 def test_a_file_that_does_not_fit_leaves_the_weights_and_says_why(
     live: Live, tmp_path: Path, spoil: str
@@ -167,11 +178,21 @@ def test_a_file_that_does_not_fit_leaves_the_weights_and_says_why(
         "dtype": f"`{name}` is float16",
         "nan": "NaN",
         "folder": "not a file of weights",
+        "long": "cannot be read",
+        "endless": "not a file of weights",
+        "float8": "cannot be read",
     }[spoil]
     if spoil == "garbage":
         path.write_bytes(b"\xff" * 100)
     elif spoil == "folder":
         path = tmp_path
+    elif spoil == "long":
+        path = Path("/" + "a" * 5000)
+    elif spoil == "float8":
+        told = json.dumps({name: {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}})
+        path.write_bytes(len(told).to_bytes(8, "little") + told.encode() + b"1234")
+    elif spoil == "endless":
+        path = Path("/proc/kmsg")  # a plain file to look at; who reads it waits for ever
     elif spoil != "missing":
         if spoil == "lacks":
             del tensors[name]
@@ -207,6 +228,7 @@ def test_a_file_that_does_not_fit_leaves_the_weights_and_says_why(
         {"state": "syncing", "weight_version": 1, "lease_s": True},
         {"state": "syncing", "weight_version": 1, "wait_s": -1},
         {"state": "syncing", "weight_version": 1, "drain": "abort"},
+        {"state": "syncing", "weight_version": 1, "drain": ["wait"]},
     ],
 )
 def test_what_is_no_announcement_is_refused_and_changes_nothing(

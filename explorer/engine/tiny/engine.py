@@ -97,10 +97,11 @@ class TinyEngine(ChildEngine):
             return await asyncio.to_thread(file_sha256, kept), str(told["fingerprint"])
 
     def _keep(self, path: Path) -> Path:
-        source = path / "model.safetensors" if path.is_dir() else path
-        likely = 4 * (self.options.folder / "model.safetensors").stat().st_size
+        source, likely = path, 4 * (self.options.folder / "model.safetensors").stat().st_size
         try:
-            if not source.is_file() or source.stat().st_size > likely:
+            source = path / "model.safetensors" if path.is_dir() else path
+            # The kernel's own files have no size, and some of them never end.
+            if not source.is_file() or not 0 < source.stat().st_size <= likely:
                 raise BadRequest(
                     f"{source} is not a file of weights for this model", param="weights_path"
                 )
@@ -109,9 +110,10 @@ class TinyEngine(ChildEngine):
             self._copies += 1
             kept = Path(self._kept.name) / f"{self._copies}.safetensors"
             shutil.copyfile(source, kept)
-        except OSError as problem:
+        except (OSError, ValueError) as problem:
             raise BadRequest(
-                f"{source} cannot be read: {problem}", param="weights_path"
+                f"{str(source)[:300]!r} cannot be read: {str(problem)[:300]!r}",
+                param="weights_path",
             ) from problem
         return kept
 

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from explorer.errors import ConfigurationError
 
 Floats = NDArray[np.float32]
+_ODD_TYPE = (TypeError, AttributeError)
 
 SHIPPED = Path(__file__).parent / "weights"
 """The model that comes with the package."""
@@ -103,9 +104,10 @@ class ModelWeights:
             ConfigurationError: says what does not fit; nothing else is raised for a bad file.
         """
         try:
+            # A type that NumPy has not (8 bits, say) shows as an AttributeError.
             loaded = load_file(path)
             wanted = load_file(folder / "model.safetensors")
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as problem:
+        except (OSError, SafetensorError, KeyError, ValueError, *_ODD_TYPE) as problem:
             raise ConfigurationError(f"{path} cannot be read: {problem}") from problem
         head, tied = loaded.pop("lm_head.weight", None), "model.embed_tokens.weight"
         if head is not None and not np.array_equal(head, loaded.get(tied, head[:0])):
