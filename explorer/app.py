@@ -227,6 +227,7 @@ class Application:
         app.state.rescoring = Rescoring(
             self.engine,
             lambda: self.certificate,
+            self.certifier.certified,
             self.fences.fence,
             self.settings.engine_timeout_s,
         )

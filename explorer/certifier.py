@@ -183,6 +183,13 @@ class Certifier:
         if fingerprint is not None:
             self._same_process.add(fingerprint)
 
+    def certified(self, fingerprint: str) -> bool:
+        """Whether that is the certified process, with any weights that were loaded here."""
+        latest = self.latest
+        return fingerprint in self._same_process or (
+            latest is not None and latest.fingerprint == fingerprint
+        )
+
     def _same(self, again: Certificate, latest: Certificate) -> bool:
         if again.fingerprint in self._same_process:
             again = replace(again, fingerprint=latest.fingerprint)

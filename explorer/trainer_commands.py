@@ -102,12 +102,16 @@ def send(
                 answer = await client.send(address, json.dumps(body).encode())
             except ApiError as error:
                 failed += 1
-                say(f"refused  {_said(numbers)}: {error.message}")
+                told = error.message
+                if not told.startswith("line "):
+                    told = f"{_said(numbers)}: {told}"
+                say(f"refused  {told}")
                 continue
             lost = answer.get("unmatched", [])
             failed += len(lost)
             told = ", ".join(f"{answer[name]} {name}" for name in ("stored", "replaced"))
-            say(f"sent     {_said(numbers)}: {told} calls")
+            if answer["stored"]:
+                say(f"sent     {_said(numbers)}: {told} calls")
             if lost:
                 shown = ", ".join(map(str, lost[:20])) + (", …" if len(lost) > 20 else "")
                 say(f"no call  has the tokens of line {shown}")

@@ -5,7 +5,8 @@ Owns: what a row is, and which calls it tells logprobs of. Must not know: file f
 A trainer's dump has no ids of ours. A call is in a row when the row begins with exactly the
 call's prompt and sampled ids; then the trainer's values at the sampled ids are the call's.
 Where the row also says what the engine's logprobs were, these must be the ones on record: a
-column that is shifted by one is refused instead of being compared.
+column that is shifted by one is refused instead of being compared. Equal ids that other weights
+sampled in another rollout are passed over, as long as some call fits.
 """
 
 from __future__ import annotations
@@ -102,9 +103,12 @@ def match(rows: Sequence[TrainerRow], records: Iterable[RolloutRecord]) -> Match
     """The calls of these rollouts that the rows tell logprobs of.
 
     Raises:
-        BadRequest: a row says that the engine's logprobs were others than those on record.
+        BadRequest: a row says that the engine's logprobs were others than those on record
+            of every call with these ids.
     """
     index = _Index(rows)
+    agreed: set[tuple[int, int]] = set()
+    refused: dict[tuple[int, int], BadRequest] = {}
     found: dict[RolloutId, list[ToldCall]] = defaultdict(list)
     seen: set[int] = set()
     for record in records:
@@ -118,9 +122,20 @@ def match(rows: Sequence[TrainerRow], records: Iterable[RolloutRecord]) -> Match
             start = int(full.size - call.completion.size)
             places = index.find(full)
             seen.update(places)
-            told = _told(call, [rows[place] for place in places], start, int(full.size))
+            fitting = []
+            for place in places:
+                problem = _problem(call, rows[place], start)
+                if problem is None:
+                    fitting.append(rows[place])
+                    agreed.add((place, int(full.size)))
+                else:
+                    refused.setdefault((place, int(full.size)), problem)
+            told = _told(call, fitting, start, int(full.size))
             if told is not None:
                 found[record.rollout.rollout_id].append(told)
+    for where, problem in refused.items():
+        if where not in agreed:
+            raise problem
     lost = tuple(row.line for place, row in enumerate(rows) if place not in seen)
     return Matched({key: tuple(calls) for key, calls in found.items()}, lost)
 
@@ -159,28 +174,34 @@ def _told(call: Call, rows: Sequence[TrainerRow], start: int, end: int) -> ToldC
     best: LogprobArray | None = None
     most = 0
     for row in rows:
-        values = row.logps[start:end].copy()
-        if row.mask is not None:
-            values.view(np.uint32)[~row.mask[start:end]] = NULL_LOGPROB_BITS
+        values = _values_of(row, start, end)
         count = int((~np.isnan(values)).sum())
-        if not count:
-            continue
-        _check(call, row, start, end, values)
         if count > most:
             best, most = values, count
     return None if best is None else ToldCall(str(call.call_id), best)
 
 
-def _check(call: Call, row: TrainerRow, start: int, end: int, values: LogprobArray) -> None:
+def _values_of(row: TrainerRow, start: int, end: int) -> LogprobArray:
+    values = row.logps[start:end].copy()
+    if row.mask is not None:
+        values.view(np.uint32)[~row.mask[start:end]] = NULL_LOGPROB_BITS
+    return values
+
+
+def _problem(call: Call, row: TrainerRow, start: int) -> BadRequest | None:
+    """What is wrong with a row that has a call's ids: other logprobs than those on record."""
     if row.rollout_logps is None or call.logprobs is None:
-        return
+        return None
+    end = start + int(call.logprobs.size)
     given = row.rollout_logps[start:end]
-    both = np.isfinite(given) & np.isfinite(call.logprobs) & ~np.isnan(values)
+    told = ~np.isnan(_values_of(row, start, end))
+    both = np.isfinite(given) & np.isfinite(call.logprobs) & told
     off = np.abs(given[both] - call.logprobs[both])
-    if off.size and float(off.max()) > _SAME:
-        raise BadRequest(
-            f"line {row.line}: its own rollout logprobs are not those on record of call "
-            f"{call.call_id} (off by up to {float(off.max()):.3g}); is a column shifted?",
-            call_id=str(call.call_id),
-            line=row.line,
-        )
+    if not off.size or float(off.max()) <= _SAME:
+        return None
+    return BadRequest(
+        f"line {row.line}: its own rollout logprobs are not those on record of call "
+        f"{call.call_id} (off by up to {float(off.max()):.3g}); is a column shifted?",
+        call_id=str(call.call_id),
+        line=row.line,
+    )

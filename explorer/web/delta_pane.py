@@ -38,7 +38,7 @@ def delta_words(judged: Judged, shown: Shown | None, store: Store) -> str:
         return ""
     told = shown.told
     version = words.UNKNOWN if told.weight_version is None else str(told.weight_version)
-    parts = [f"nats against {safe_text(told.source)}, weights {version}"]
+    parts = [f"against {safe_text(told.source)}, weights {version}"]
     rollout_id = judged.record.rollout.rollout_id
     summary = store.delta_summaries([rollout_id]).get(rollout_id)
     if summary is not None and summary.n_compared:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from explorer.engine import tiny
 from explorer.engine.tiny import TinyEngine
 from explorer.records import RolloutId
 from explorer.trace.verify import verify
 from tests.live import Live, serving
 
 Told = dict[str, Any]
+MODEL = Path(tiny.__file__).parent / "weights"
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +180,16 @@ def test_infinities_are_kept_apart_from_null_and_strangers_cannot_post(live: Liv
     assert live.api("POST", "/api/v1/rollouts/x/trainer-logprobs", body, status=404)
 
 
+def loaded(version: int, folder: Path) -> dict[str, Any]:
+    """An announcement of weights that are not the shipped ones."""
+    tensors = load_file(MODEL / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 0.9
+    save_file(tensors, folder / "model.safetensors")
+    return {"state": "ready", "weight_version": version, "weights_path": str(folder)}
+
+
 def test_the_engine_scores_again_what_it_sampled_and_only_with_the_same_weights(
-    live: Live,
+    live: Live, tmp_path: Path
 ) -> None:
     live.api("POST", "/api/v1/weights", {"state": "ready", "weight_version": 3})
     made = rollout(live)
@@ -197,9 +209,15 @@ def test_the_engine_scores_again_what_it_sampled_and_only_with_the_same_weights(
     assert row.noise_abs_p99 < 1e-4
     assert row.noise_share == 0.0
     assert row.n_outside == row.n_compared
-    live.api("POST", "/api/v1/weights", {"state": "ready", "weight_version": 4})
+    live.api("POST", "/api/v1/weights", loaded(4, tmp_path))
     refused = live.api("POST", f"/api/v1/rollouts/{made}/rescore", {}, status=409)
     assert "weight version 3, and the engine has 4" in refused["error"]["message"]
     warm = rollout(live, temperature=0.5)
     refused = live.api("POST", f"/api/v1/rollouts/{warm}/rescore", {}, status=409)
     assert "temperature 1" in refused["error"]["message"]
+    # Weights that were loaded here change the fingerprint, and are the certified engine's.
+    later = rollout(live)
+    live.api("POST", f"/api/v1/rollouts/{later}/trainer-logprobs", told(live, later))
+    answer = live.api("POST", f"/api/v1/rollouts/{later}/rescore", {})
+    assert (answer["stored"], answer["weight_version"]) == (2, 4)
+    assert summary(live, later).noise_abs_p99 < 1e-4

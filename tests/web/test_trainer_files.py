@@ -182,3 +182,22 @@ def test_lines_that_are_something_else_are_named(format_: str, line: Any, words:
     with pytest.raises(InvalidValue, match="line 2") as raised:
         list(read_lines(data, format_))
     assert words in raised.value.message
+
+
+def test_equal_ids_that_another_policy_sampled_are_passed_over(live: Live) -> None:
+    made, calls = [], []
+    for temperature in (1.0, 0.5):
+        rollout_id, key = live.create(run="twice")
+        asked = [{"role": "user", "content": "What is 4 + 5?"}]
+        live.chat(key, messages=asked, max_tokens=6, seed=3, temperature=temperature)
+        [call] = live.calls(rollout_id)
+        made.append(rollout_id)
+        calls.append(live.api("GET", f"/api/v1/rollouts/{rollout_id}/calls/{call['call_id']}"))
+    assert calls[0]["completion_token_ids"] == calls[1]["completion_token_ids"]
+    assert calls[0]["per_token_logps"] != pytest.approx(calls[1]["per_token_logps"], abs=0.01)
+    [line] = read_lines(json.dumps(prime_rl(calls[0])).encode(), "prime-rl")
+    body = {"weight_version": 4, "source": "prime-rl", "rows": [dict(line.row)]}
+    answer = live.api("POST", "/api/v1/runs/twice/trainer-logprobs", body)
+    assert (answer["stored"], answer["rollouts"], answer["unmatched"]) == (1, 1, [])
+    assert live.api("GET", f"/api/v1/rollouts/{made[0]}/delta")["sets"]
+    assert not live.api("GET", f"/api/v1/rollouts/{made[1]}/delta")["sets"]
