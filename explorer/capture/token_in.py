@@ -32,12 +32,14 @@ class Turn:
     Attributes:
         problem: why it cannot be, although it was answered.
         by_ids: its own prompt was sent as ids.
+        asked_end: its request named the id that ended it as a stop.
     """
 
     call_id: CallId
     said: Conversation
     problem: Fallback | None
     by_ids: bool
+    asked_end: bool = False
 
 
 class Continued(NamedTuple):
@@ -87,9 +89,7 @@ class Book:
                 self.size_bytes += 4 * int(call.prompt_delta.size + call.completion.size)
         if call.status is not CallStatus.COMMITTED or said is None or reply is None:
             return
-        turn = Turn(
-            call.call_id, said, _problem(call), bool(call.token_in and call.token_in.sent)
-        )
+        turn = Turn(call.call_id, said, _problem(call), _by_ids(call), _asked_end(call))
         key = said.key_with(reply)
         with self._lock:
             self._turns.setdefault(key, []).append(turn)
@@ -186,6 +186,13 @@ def _may_be(turn: Turn, reply: Mapping[str, Any]) -> bool:
         if isinstance(call, Mapping)
     ]
     return all(origin is None or origin[0] == turn.call_id for origin in named)
+
+
+def _asked_end(call: Call) -> bool:
+    """Whether a call ended by an id that its own request named."""
+    asked = call.submitted_sampling.get("stop_token_ids")
+    named = asked if isinstance(asked, list | tuple) else ()
+    return call.stop_reason is not None and call.stop_reason in map(str, named)
 
 
 def _by_ids(call: Call) -> bool:

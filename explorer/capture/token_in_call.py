@@ -81,6 +81,7 @@ class TokenInCall:
             history=found.history,
             end_id=int(found.completion[-1]),
             expected=None if found.turn.by_ids else tuple(found.prompt.tolist()),
+            asked_end=found.turn.asked_end,
         )
 
     def _decide(self, body: Mapping[str, Any]) -> Continued | Fallback | None:

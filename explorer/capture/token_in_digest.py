@@ -53,7 +53,7 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
     for message in messages:
         if leading and message.get("role") in _SYSTEM:
             # Told apart, so that a changed system prompt has a name of its own.
-            system.append(_text(message.get("content")))
+            system.append([message["role"], _text(message.get("content"))])
             keys.append(last)
             continue
         leading = False
@@ -79,11 +79,8 @@ def only_text(messages: Sequence[Any]) -> bool:
 
 
 def _message(message: Mapping[str, Any], names: Mapping[str, int]) -> bytes:
-    calls = [
-        [function.get("name"), _arguments(function.get("arguments"))]
-        for call in _calls(message)
-        if isinstance(function := call.get("function"), Mapping)
-    ]
+    told = message.get("tool_calls") or []
+    calls = [_call(call) for call in told] if isinstance(told, list) else told
     # Ids may be renamed, but a result must stay with its call.
     answers = message.get("tool_call_id")
     place = None if answers is None else names.get(str(answers), str(answers))
@@ -93,6 +90,14 @@ def _message(message: Mapping[str, Any], names: Mapping[str, int]) -> bytes:
     return _digest(
         [message.get("role"), _text(message.get("content")), calls, place, extra or None]
     )
+
+
+def _call(call: Any) -> Any:
+    """A tool call without its id; one that is none of a function as it stands."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return call
+    return [function.get("name"), _arguments(function.get("arguments"))]
 
 
 def _calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:

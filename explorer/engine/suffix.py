@@ -8,8 +8,11 @@ The parent's prompt and completion are never rendered again; only what stands be
 reply is. Three things must hold, or there is no answer:
 
     the earlier messages, rendered alone, begin the whole conversation's rendering
-    the reply is closed by the very token that was sampled last
+    the template closes the reply with the very token that was sampled last
     that token, encoded with what follows, is still itself
+
+The closing token is the template's own: one that merely stands in a message's text, or is
+ordinary text (a line feed that a request named as a stop), would cut a turn in two.
 
 Reasoning is taken out of all messages for it: templates drop it at places of their own, and
 none of those places matters for what comes after the reply.
@@ -30,6 +33,9 @@ from explorer.records import Fallback
 
 # A word that no conversation has, without anything that a template or JSON would change.
 MARK = "qzTokenInMark7c41e0d9"
+_NEXT = "qzTokenInNext7c41e0d9"
+# Tokens that a template writes behind the end of a turn, before the next one begins.
+_MOST_BEHIND = 3
 # Rendering a longer conversation a second time, to see what was avoided, costs too much.
 MOST_COMPARED_CHARS = 2_000_000
 _REASONING = ("reasoning", "reasoning_content", "thinking", "thinking_blocks")
@@ -45,12 +51,15 @@ class Extend:
         end_id: the last id that was sampled for the reply.
         expected: ids of the parent's prompt, where the engine rendered it itself: rendering
             the history must give them, or the template is not the engine's.
+        asked_end: whether the parent's request named that id as a stop itself, so that it
+            need not be the end of a turn.
     """
 
     body: Mapping[str, Any]
     history: int
     end_id: int
     expected: tuple[int, ...] | None = None
+    asked_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +108,9 @@ class TemplateSuffix:
         end = prompts.tokenizer.raw(wanted.end_id).decode("utf-8", "replace")
         if whole.count(MARK) != 1 or not whole.startswith(before) or not end:
             return Extension(reason=Fallback.TEMPLATE_NOT_EXTENDABLE)
-        at = whole.find(end, whole.index(MARK))
-        if at < 0:
+        closing = self._closing(_with(body, plain), wanted, end)
+        at = whole.index(MARK) + len(closing or "")
+        if closing is None or not whole.startswith(closing + end, whole.index(MARK)):
             return Extension(reason=Fallback.PARENT_CUT)
         ids = prompts.encode(whole[at:], body)
         if not ids or ids[0] != wanted.end_id:
@@ -109,6 +119,21 @@ class TemplateSuffix:
         if len(whole) <= MOST_COMPARED_CHARS:
             rendered = tuple(prompts.ids(body))
         return Extension(tuple(ids[1:]), rendered=rendered)
+
+    def _closing(self, body: Mapping[str, Any], wanted: Extend, end: str) -> str | None:
+        """The text from the mark up to the end of the reply's turn, told by a rendering in
+        which nothing that follows has a text of its own; None where the template does not
+        end the turn so."""
+        if not self._prompts.tokenizer.is_special(wanted.end_id):
+            return None
+        messages = list(body["messages"])
+        later = [{**each, "content": _NEXT} for each in messages[wanted.history + 1 :]]
+        bare = self._prompts.text(
+            {**body, "messages": [*messages[: wanted.history + 1], *later]}
+        )
+        start = bare.find(MARK)
+        at = bare.find(end, start, bare.find(_NEXT, start) + 1)
+        return None if at < 0 else bare[start:at]
 
     def preserving(self) -> bool:
         """Whether the template leaves a turn as it is when a tool's result follows; what
@@ -145,6 +170,8 @@ class EngineSuffix:
             return Extension(reason=Fallback.NO_TOKENIZER)
 
     async def _extend(self, wanted: Extend) -> Extension:
+        if wanted.asked_end:
+            return Extension(reason=Fallback.PARENT_CUT)
         tokenize, body = self._engine.tokenize, wanted.body
         messages = list(body["messages"])
         if wanted.expected is not None:
@@ -206,8 +233,9 @@ class Suffixes:
 
 
 def _behind(turn: Sequence[int], whole: Sequence[int], end_id: int) -> tuple[int, ...] | None:
-    """The ids of `whole` behind the last end of turn of `turn`, which must begin it."""
-    for place in range(len(turn) - 1, -1, -1):
+    """The ids of `whole` behind the end of `turn`, which must begin it. The end stands at the
+    end: farther up it closes another turn, or is part of somebody's text."""
+    for place in range(len(turn) - 1, max(-1, len(turn) - 2 - _MOST_BEHIND), -1):
         if turn[place] == end_id:
             kept = place + 1
             return tuple(whole[kept:]) if whole[:kept] == turn[:kept] else None

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -18,7 +18,7 @@ import pytest
 from explorer.capture.token_in import Book, Continued
 from explorer.capture.token_in_digest import conversation, only_text
 from explorer.engine.http import HttpEngine
-from explorer.engine.protocol import EngineFacts, EngineReply, EngineRequest
+from explorer.engine.protocol import Engine, EngineFacts, EngineReply, EngineRequest
 from explorer.engine.suffix import EngineSuffix, Extend, TemplateSuffix
 from explorer.engine.tiny import TinyEngine
 from explorer.engine.tiny.runtime import PromptMaker
@@ -436,6 +436,17 @@ def test_a_result_must_stay_with_its_call() -> None:
     assert said_with(("p", "q"), ("p", "q")) != said_with(("p", "q"), ("q", "p"))
 
 
+def test_what_is_no_call_of_a_function_counts_too() -> None:
+    def key(*calls: Any) -> bytes:
+        message = REPLY | {"tool_calls": list(calls)}
+        return conversation({"messages": [*ASKED, message]}).keys[-1]
+
+    custom = {"type": "custom", "id": "z", "custom": {"name": "sh", "input": "ls"}}
+    other = custom | {"custom": {"name": "sh", "input": "rm"}}
+    odd = {"id": "x", "type": "function", "function": None}
+    assert len({key(), key(custom), key(other), key(odd), key("x")}) == 5
+
+
 def test_what_is_text() -> None:
     parts = [{"type": "text", "text": "a"}, "b"]
     assert only_text([{"role": "user", "content": parts}, {"role": "assistant"}])
@@ -567,3 +578,31 @@ def test_sequences_of_a_record_agree_with_what_was_sent(
         ids = sent["kv_transfer_params"]["prompt_token_ids"]
         assert whole.prompt(call.call_id).tolist() == ids
         assert sent["messages"], "what the harness said stays beside what was sent"
+
+
+@pytest.mark.parametrize("word", ["\n", "</tool_call>", "<|endoftext|>"])
+def test_what_only_stands_in_a_text_ends_no_turn(prompts: PromptMaker, word: str) -> None:
+    (end,) = prompts.tokenizer.encode(word)
+    later = {"role": "user", "content": f"one {word} two"}
+    body = {"messages": [{"role": "user", "content": f"a {word} b"}, REPLY, later]}
+    found = TemplateSuffix(prompts).extend(Extend(body, 1, end))
+    assert found.reason is Fallback.PARENT_CUT
+
+    class Tokenizes:
+        async def tokenize(self, asked: Any) -> tuple[int, ...]:
+            return prompts.ids(asked)
+
+    by_engine = EngineSuffix(cast("Engine", Tokenizes()))
+    other = asyncio.run(by_engine.extend(Extend(body, 1, end, asked_end=word == "\n")))
+    assert other.suffix is None
+
+
+def test_an_id_that_the_request_named_is_told_apart() -> None:
+    for stop_reason, asked in (("201", True), (None, False)):
+        book = Book()
+        sampling = {"stop_token_ids": [201]}
+        call = call_of("1", [1], [201], submitted_sampling=sampling, stop_reason=stop_reason)
+        book.add(call, conversation({"messages": ASKED}), REPLY)
+        found = look(book, *ASKED, REPLY, NEXT)
+        assert isinstance(found, Continued)
+        assert found.turn.asked_end is asked
