@@ -90,7 +90,10 @@ class TokenInCall:
             return None
         if not only_text(messages) or body.get("echo"):
             return Fallback.NOT_TEXT
-        said = conversation(body)
+        try:
+            said = conversation(body)
+        except RecursionError:  # no engine can be sent such a body either
+            return Fallback.NOT_TEXT
         if body.get("kv_transfer_params") or body.get("ec_transfer_params"):
             self._said = said
             return Fallback.OWN_IDS

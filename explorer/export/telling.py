@@ -183,7 +183,8 @@ def logps_of(values: Sequence[Any], path: str) -> LogprobArray:
         elif value > _MOST:
             _refuse(
                 f"{path}[{place}]",
-                f"is {value:g}: a logprob is at most 0; were −logprobs or probabilities sent?",
+                f"is {_shown(value)}: a logprob is at most 0; were −logprobs or probabilities "
+                "sent?",
             )
     made = np.array([_number(value) for value in values], dtype=np.float64)
     with np.errstate(over="ignore"):
@@ -191,6 +192,11 @@ def logps_of(values: Sequence[Any], path: str) -> LogprobArray:
     if nulls:
         logps.view(np.uint32)[nulls] = NULL_LOGPROB_BITS
     return logps
+
+
+def _shown(value: float) -> str:
+    # A whole number may be longer than any float.
+    return f"{value:g}" if value < 1e300 else "beyond any logprob"
 
 
 def _number(value: float | None) -> float:

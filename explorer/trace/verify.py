@@ -128,6 +128,12 @@ def _audit(data: bytes, document: dict[str, Any]) -> Report:
         problems = list(_differences(document, orjson.loads(again)))
         if not problems:
             notes.append("the same content, spelt in another way than this program does")
+    unproved = [f"`{name}`" for name in ("annotations", "trainer_logprobs") if name in document]
+    if unproved:
+        notes.append(
+            f"{' and '.join(unproved)}: what people and trainers told stands here as it was "
+            "told; nothing in the file proves it, and no decision reads it"
+        )
     made_by = document.get("provenance", {})
     made_by = made_by.get("judge_version") if isinstance(made_by, dict) else None
     if problems and made_by != JUDGE_VERSION:

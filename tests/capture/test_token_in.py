@@ -235,13 +235,16 @@ def test_what_was_changed_falls_back_and_says_why(live: Live) -> None:
     for _, messages, more in wanted:
         body: dict[str, Any] = {"messages": messages, "tools": [CALCULATOR], "max_tokens": 6}
         assert live.chat(key, **(body | more)).status_code == 200
+    # What cannot be written as JSON again is the request's fault.
+    deep = b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[%s1%s]}'
+    assert live.chat(key, raw=deep % (b'{"a":' * 900, b"}" * 900)).status_code == 400
     # What is no text is refused by this engine, and was not sent by ids.
     refused = live.chat(key, messages=edited(whole, 3, content=[image]), tools=[CALCULATOR])
     assert refused.status_code == 400
     record = live.store.record(RolloutId(rollout))
     assert record is not None
     found = [call.token_in for call in record.calls[1:]]
-    assert [each and each.fallback for each in found[:-1]] == [
+    assert [each and each.fallback for each in found[:-2]] == [
         None if reason is None else reason.value for reason, _, _ in wanted
     ]
     assert found[0] is not None

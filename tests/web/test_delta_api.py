@@ -107,6 +107,7 @@ def test_a_posting_is_idempotent_replaced_and_summed_up(live: Live) -> None:
             "other tokens",
         ),
         (lambda b: b["calls"][1]["per_token_logps"].__setitem__(0, 2.5), 422, "at most 0"),
+        (lambda b: b["calls"][1]["per_token_logps"].__setitem__(0, 10**400), 422, "at most 0"),
         (
             lambda b: b["calls"][1]["per_token_logps"].__setitem__(0, True),
             422,
@@ -174,7 +175,9 @@ def test_infinities_are_kept_apart_from_null_and_strangers_cannot_post(live: Liv
     first = by_id[body["calls"][0]["call_id"]]
     assert first["per_token_logps"][:2] == [None, None]
     assert first["not_finite"] == {"1": "-inf"}
-    assert verify(orjson.dumps(whole)).ok
+    report = verify(orjson.dumps(whole))
+    assert report.ok
+    assert any("nothing in the file proves it" in note for note in report.notes)
     for bad in (b"[" * 100_000, b"{", raw.replace(b"-Infinity", b"Infinity")):
         assert httpx.post(path, content=bad, headers=operator).status_code == 422
     assert live.api("POST", "/api/v1/rollouts/x/trainer-logprobs", body, status=404)
