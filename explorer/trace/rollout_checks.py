@@ -272,7 +272,7 @@ def _ends(decided: Decided) -> Iterator[Finding]:
     refused = [call for call in decided.record.calls if call.status is CallStatus.REFUSED]
     if refused:
         kinds = sorted({str(call.failure_kind or "refused") for call in refused})
-        detail = f"{len(refused)} calls ({', '.join(kinds)})."
+        detail = f"{len(refused)} refused ({', '.join(kinds)})."
         yield make_finding("calls_refused", decided.where(), detail)
     tried = [call for call in decided.record.calls if call.status is not CallStatus.REFUSED]
     if tried and tried[-1].status is CallStatus.FAILED:

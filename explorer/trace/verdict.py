@@ -233,7 +233,7 @@ def _finding_reasons(findings: tuple[Finding, ...]) -> list[Reason]:
     reasons = []
     for code, items in by_code.items():
         calls = tuple(item.where.call_id for item in items if item.where.call_id is not None)
-        more = f" (and {len(items) - 1} more calls)" if len(items) > 1 else ""
+        more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
         reasons.append(Reason(code, items[0].message + more, calls))
     # The causes first: that nothing is left to train follows from them.
     return sorted(reasons, key=lambda reason: reason.code == "nothing_trainable")

@@ -140,7 +140,7 @@ def short(value: float | None) -> str:
     if value is None:
         return "–"
     text = f"{value:.2g}" if abs(value) < 0.995 else f"{value:,.2f}"
-    return text.replace("-", "−", 1)
+    return text.replace("-", "−")
 
 
 def _parts(values: Sequence[T | None]) -> list[list[tuple[float, T]]]:
