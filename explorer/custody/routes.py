@@ -15,6 +15,7 @@ import binascii
 import io
 import re
 from collections.abc import Sequence
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ _DTYPES = {"int8": "<i1", "int16": "<i2", "int32": "<i4"}
 _HEAD = re.compile(
     rf"{MAGIC}:(?P<dtype>[a-z0-9]+):(?P<shape>[1-9][0-9]{{0,9}}(?:x[1-9][0-9]{{0,9}}){{2}}):"
 )
+
+# NumPy reads the header as a literal, and lets through what that raises.
+_BAD_HEADER = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, TokenError)
 
 
 class Routes(NamedTuple):
@@ -154,10 +158,11 @@ def _npy(text: str) -> NDArray[Any]:
             shape, by_columns, kind = np.lib.format.read_array_header_2_0(raw)
         else:
             raise RecordError(f"routes are in a NumPy file of version {version}")
-    except (ValueError, binascii.Error) as error:
+    except _BAD_HEADER as error:
         raise RecordError(f"routes are no array in base64: {str(error)[:200]}") from None
     rest = raw.read()
-    if kind.kind not in "iu" or kind.hasobject or len(shape) != 3:
+    sizes = len(shape) == 3 and all(type(size) is int and size > 0 for size in shape)
+    if kind.kind not in "iu" or kind.hasobject or not sizes:
         raise RecordError("routes are whole numbers by token, layer and choice")
     # In Python's numbers: a shape of a stranger may be beyond 64 bits.
     if shape[0] * shape[1] * shape[2] * kind.itemsize != len(rest):

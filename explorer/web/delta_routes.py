@@ -18,7 +18,7 @@ from explorer.export.deltas import DeltaSummaries
 from explorer.export.rescoring import Rescoring
 from explorer.export.row_matching import Matched, TrainerRow, match, read_row
 from explorer.export.telling import Told, head_of, read_json, read_told, take
-from explorer.records import RolloutId, RolloutRecord
+from explorer.records import RolloutId
 from explorer.web import api_requests as requests
 from explorer.web.api import CanChange, judged_or_404
 from explorer.web.desk_access import ApiServices, api_services
@@ -57,20 +57,22 @@ async def post_run_logprobs(run: str, request: Request, api: Api) -> JSONRespons
     raw = await request.body()
     head, rows = await asyncio.to_thread(_read_rows, raw)
 
-    def work() -> tuple[Matched, dict[RolloutId, RolloutRecord]]:
+    def work() -> Matched:
         runs = api.store.rollout_runs()
         named = [rollout_id for rollout_id, name in runs.items() if name == run]
         if not named:
             raise NotFound(f"there is no run {run[:80]!r}")
-        records = {rollout_id: api.store.record(rollout_id) for rollout_id in named}
-        known = {key: record for key, record in records.items() if record is not None}
-        return match(rows, known.values()), known
+        # One at a time: a run may hold more than memory does.
+        records = map(api.store.record, named)
+        return match(rows, (record for record in records if record is not None))
 
-    matched, records = await asyncio.to_thread(work)
+    matched = await asyncio.to_thread(work)
     totals = {"stored": 0, "replaced": 0, "unchanged": 0}
     for rollout_id, calls in matched.calls.items():
-        told = replace(head, calls=calls)
-        taken = await take(api.store, records[rollout_id], told, now_us())
+        record = await asyncio.to_thread(api.store.record, rollout_id)
+        if record is None:
+            raise NotFound(f"there is no rollout {rollout_id} any more")
+        taken = await take(api.store, record, replace(head, calls=calls), now_us())
         for name, count in asdict(taken).items():
             totals[name] += count
         await refresh(request, api, rollout_id)

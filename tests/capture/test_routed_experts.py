@@ -48,11 +48,15 @@ def test_an_array_becomes_the_envelope(array: np.ndarray[Any, Any]) -> None:
     assert committed_extras(commitment(envelope)) == extras_digest({"routed_experts": envelope})
 
 
-def _forged_shape() -> str:
-    file = io.BytesIO()
-    header = {"descr": "<i8", "fortran_order": False, "shape": (2**40, 2**40, 2**40)}
-    np.lib.format.write_array_header_1_0(file, header)
-    return base64.b64encode(file.getvalue()).decode()
+def _headed(header: bytes, data: bytes = b"a" * 8) -> str:
+    """A file with a header of somebody's own."""
+    size = len(header).to_bytes(2, "little")
+    return base64.b64encode(np.lib.format.magic(1, 0) + size + header + data).decode()
+
+
+def _forged(shape: str, descr: str = "'|i1'", data: bytes = b"a" * 8) -> str:
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n"
+    return _headed(header.encode(), data)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +68,12 @@ def _forged_shape() -> str:
         npy(np.zeros((0, 2, 2), np.int8)),
         npy(np.full((1, 1, 1), 2**40)),
         npy(ROUTES)[:-4],
-        _forged_shape(),
-        base64.b64encode(
-            np.lib.format.magic(1, 0)
-            + (20).to_bytes(2, "little")
-            + b"__import__('os')"
-            + b"    "
-        ).decode(),
+        _forged(f"({2**40}, {2**40}, {2**40})"),
+        *map(_forged, ("(-1, -1, 8)", "(-2, -4, 1)", "(True, 4, 2)", "(1, 1, '8')")),
+        _forged("(1, 1, 1)", "'|O'"),
+        _forged("(1, 1, 8)", "',,'"),
+        _headed(b"__import__('os')    "),
+        *map(_headed, (b"-" * 5000 + b"1", b"{'descr': '''", b"{[]: 1}", b"{1: 2, 'a': 3}")),
     ],
 )
 def test_what_is_no_array_of_routes_is_refused(routes: Any) -> None:
