@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -94,6 +95,8 @@ def main(
         raise click.ClickException(
             f"{', '.join(missing)} is not installed here: `make train-demo` installs it"
         )
+    # A kill ends the server, too, which runs in a process of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         _lesson(folder, port or _free_port(), (seed, steps, learning_rate), serve)
     except ExplorerError as error:

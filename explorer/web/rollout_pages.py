@@ -80,9 +80,11 @@ async def tab(request: Request, rollout_id: str, name: str, build: Build) -> Res
 
 @router.get("/rollouts/{rollout_id}")
 async def rollout(request: Request, rollout_id: str) -> Response:
-    """The rollout opens on its tokens."""
+    """The rollout opens on its tokens, coloured as the address asks."""
     await judged_or_404(request, rollout_id)
-    return RedirectResponse(rollout_href(rollout_id, "tokens"), status_code=303)
+    query = request.url.query
+    place = rollout_href(rollout_id, "tokens") + (f"?{query}" if query else "")
+    return RedirectResponse(place, status_code=303)
 
 
 @page_and_twin(router, "/rollouts/{rollout_id}/conversation")

@@ -171,13 +171,13 @@ def test_a_file_that_does_not_fit_leaves_the_weights_and_says_why(
     name = "model.norm.weight"
     path = tmp_path / "w.safetensors"
     words = {
-        "missing": "not a file of weights",
+        "missing": "there is no",
         "garbage": "cannot be read",
         "lacks": f"lacks tensor `{name}`",
         "shape": f"`{name}` is",
         "dtype": f"`{name}` is float16",
         "nan": "NaN",
-        "folder": "not a file of weights",
+        "folder": "there is no",
         "long": "cannot be read",
         "endless": "not a file of weights",
         "float8": "cannot be read",

@@ -101,6 +101,10 @@ class TinyEngine(ChildEngine):
         try:
             source = path / "model.safetensors" if path.is_dir() else path
             # The kernel's own files have no size, and some of them never end.
+            if not source.exists():
+                raise BadRequest(
+                    f"there is no {source} on the server's machine", param="weights_path"
+                )
             if not source.is_file() or not 0 < source.stat().st_size <= likely:
                 raise BadRequest(
                     f"{source} is not a file of weights for this model", param="weights_path"
