@@ -251,6 +251,7 @@ class Fallback(StrEnum):
     ENGINE_TAKES_NO_IDS = "engine_takes_no_ids"
     REPLY_PARSER_UNKNOWN = "reply_parser_unknown"
     CHAT_ONLY = "chat_only"
+    TOO_LONG = "too_long"
 
 
 @dataclass(frozen=True, slots=True)

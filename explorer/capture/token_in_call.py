@@ -134,10 +134,8 @@ class TokenInCall:
             at = int(shared_length(ids, rendered))
             differs = at if at < max(ids.size, rendered.size) else None
         body = self._with_ids(shaped, ids)
-        if body is None:
-            self.record = TokenIn(
-                parent_id=before.turn.call_id, fallback=Fallback.CHAT_ONLY.value
-            )
+        if isinstance(body, Fallback):
+            self.record = TokenIn(parent_id=before.turn.call_id, fallback=body.value)
             return shaped
         self._sent = ids
         self.record = TokenIn(
@@ -151,15 +149,21 @@ class TokenInCall:
         )
         return replace(shaped, body=body)
 
-    def _with_ids(self, shaped: Shaped, ids: IdArray) -> dict[str, Any] | None:
-        if self._plan.takes.way is Way.CHAT:
-            return with_ids(shaped.body, ids.tolist())
+    def _with_ids(self, shaped: Shaped, ids: IdArray) -> dict[str, Any] | Fallback:
         room = self._plan.takes.max_model_len
         limit = shaped.max_tokens
-        if limit is None and room is not None and room > ids.size:
+        # Reasoning that the messages lack makes ids the longer prompt: a request that the
+        # engine would take must not fail for it.
+        if room is not None and ids.size + max(1, limit or 1) > room:
+            return Fallback.TOO_LONG
+        if self._plan.takes.way is Way.CHAT:
+            return with_ids(shaped.body, ids.tolist())
+        if limit is None and room is not None:
             limit = room - int(ids.size)
         # Without a limit plain completions end after 16 tokens.
-        return None if limit is None else as_completion(shaped.body, ids.tolist(), limit)
+        if limit is None:
+            return Fallback.CHAT_ONLY
+        return as_completion(shaped.body, ids.tolist(), limit)
 
     @property
     def prompt_tokens(self) -> int | None:

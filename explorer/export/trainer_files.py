@@ -66,8 +66,8 @@ def _need(number: int, item: Mapping[str, Any], name: str) -> list[Any]:
 def _ours(number: int, item: Mapping[str, Any]) -> Line:
     if "rollout_id" in item:
         rollout_id = item["rollout_id"]
-        if not isinstance(rollout_id, str):
-            raise InvalidValue(f"line {number}: `rollout_id` must be a text")
+        if not isinstance(rollout_id, str) or not rollout_id.isprintable():
+            raise InvalidValue(f"line {number}: `rollout_id` must be the id of a rollout")
         body = {key: value for key, value in item.items() if key != "rollout_id"}
         return Line(number, rollout_id, body)
     names = ("token_ids", "logps", "rollout_logps", "mask")

@@ -31,6 +31,7 @@ WORDS: dict[str, str] = {
     Fallback.REPLY_PARSER_UNKNOWN: "the engine takes ids only without parsing the reply, and "
     "its parser is not known here",
     Fallback.CHAT_ONLY: "the engine takes ids only without what this request asks for",
+    Fallback.TOO_LONG: "with the exact ids the prompt would not fit the model's context",
 }
 
 

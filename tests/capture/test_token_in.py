@@ -265,6 +265,35 @@ def test_a_cut_reply_is_not_continued_by_ids(live: Live) -> None:
     assert done.fallback == Fallback.PARENT_CUT
 
 
+def test_a_prompt_that_does_not_fit_by_ids_is_sent_as_messages(live: Live) -> None:
+    certificate = live.application.certificate
+    assert certificate is not None
+    room = certificate.numbers["max_model_len"]
+    rollout, key = live.create(token_in=True)
+    messages: list[Any] = [{"role": "user", "content": "Say only: ok"}]
+    first = said(live, key, messages)
+    messages += [written_anew(first), {"role": "user", "content": "Go on."}]
+    said(live, key, messages, max_tokens=3)
+    record = live.store.record(RolloutId(rollout))
+    assert record is not None
+    by_ids = record.calls[-1]
+    assert by_ids.token_in is not None
+    assert by_ids.token_in.sent
+    # One token less is left than the longer prompt leaves; the shorter one has that room.
+    longer = by_ids.prompt_len or 0
+    limit = room - longer + 1
+    answer = live.chat(
+        key, messages=messages, tools=[CALCULATOR], max_tokens=limit, stop=["o", "e", "a", "i"]
+    )
+    assert answer.status_code == 200, answer.text
+    record = live.store.record(RolloutId(rollout))
+    assert record is not None
+    done = record.calls[-1]
+    assert done.token_in is not None
+    assert done.token_in.fallback == Fallback.TOO_LONG
+    assert 0 < (done.prompt_len or 0) < longer
+
+
 def test_token_in_must_be_a_truth_value_and_needs_our_own_custody(live: Live) -> None:
     answer = live.api("POST", "/api/v1/rollouts", {"token_in": "yes"}, status=422)
     assert answer["error"]["details"]["path"] == "$.token_in"

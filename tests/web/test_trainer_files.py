@@ -175,6 +175,7 @@ def test_the_command_sends_a_file_to_the_running_server(live: Live, tmp_path: Pa
         ),
         ("jsonl", {"token_ids": [1]}, "neither `rollout_id`"),
         ("jsonl", [1], "no JSON object"),
+        ("jsonl", {"rollout_id": "\ud800", "calls": []}, "id of a rollout"),
     ],
 )
 def test_lines_that_are_something_else_are_named(format_: str, line: Any, words: str) -> None:
