@@ -122,6 +122,7 @@ class _Builder:
         self.block = block
         self.prompts: dict[CallId, SequenceState] = {}
         self.parents: dict[CallId, CallId | None] = {}
+        self.follows: dict[CallId, CallId] = {}  # as it was when the call came
         self.shared: dict[CallId, int] = {}
         self.breaks: dict[CallId, PrefixBreak] = {}
         self.rerendered: dict[CallId, CallId] = {}
@@ -190,6 +191,7 @@ class _Builder:
         self.shared[call.call_id] = floor
         rival = None
         if match is not None:
+            self.follows[call.call_id] = match.call_id
             rival = self.first_child.setdefault(match.call_id, call.call_id)
             self.last_child[match.call_id] = call.call_id
             if rival == call.call_id:
@@ -200,9 +202,21 @@ class _Builder:
         if rival is not None and (nearest is None or nearest.length <= floor):
             nearest = Match(rival, floor)
         if nearest is not None:
-            name = nearest.call_id if rival is not None else self._latest(nearest.call_id)
+            name = nearest.call_id
+            if rival is None and nearest.length == state.length:
+                name = self._asked_before(name, state.length)
+            elif rival is None:
+                name = self._latest(name)
             told = self._compared(call, name, None if match is None else match.call_id)
             self._set_break(call, state, Match(name, nearest.length), told)
+
+    def _asked_before(self, call_id: CallId, length: int) -> CallId:
+        """Of a call's conversation the first one that holds so many tokens: a prompt that is
+        found whole was asked by that one, however far the conversation went on."""
+        above = self.follows.get(call_id)
+        while above is not None and self.sequences.full_length(above) >= length:
+            call_id, above = above, self.follows.get(above)
+        return call_id
 
     def _latest(self, call_id: CallId) -> CallId:
         """The end so far of the conversation that a call belongs to: it holds the same

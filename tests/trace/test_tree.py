@@ -494,3 +494,18 @@ def test_any_arrival_order_gives_the_same_parents(order: list[int]) -> None:
     ]
     expected = {"a": None, "b": "a", "c": "b", "d": "a", "e": None, "f": "e"}
     assert parents(build_tree(calls)) == expected
+
+
+def test_a_prompt_asked_again_names_the_call_that_asked_it() -> None:
+    """However far its conversation went on: an agent that runs twice asks its first prompt."""
+    first = make_call("a", 1, [1, 2], [3, 4])
+    second = make_call("b", 2, [1, 2, 3, 4, 5], [6], parent=first)
+    third = make_call("c", 3, [1, 2, 3, 4, 5, 6, 7], [8], parent=second)
+    for prompt, asked in (([1, 2], "a"), ([1, 2, 3], "a"), ([1, 2, 3, 4, 5], "b")):
+        again = make_call("d", 4, prompt, [9])
+        broke = build_tree([first, second, third, again]).nodes[CallId("d")].break_
+        if broke is None:
+            assert asked == "b"  # it is a child of `a`, and its twin's rival
+            continue
+        assert broke.cause is BreakCause.SAME_PROMPT
+        assert broke.nearest_call_id == asked
