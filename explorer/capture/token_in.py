@@ -119,6 +119,8 @@ class Book:
         found = [turn for turn in found if _may_be(turn, messages[last])]
         if not found:
             return Fallback.HISTORY_EDITED
+        # Another agent may have had the same words said to it under another system prompt.
+        found = [turn for turn in found if turn.said.head == said.head] or found
         turn = found[-1]
         if turn.said.system != said.system:
             return Fallback.SYSTEM_CHANGED

@@ -38,6 +38,11 @@ class Conversation:
     rendering: bytes
     _names: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def head(self) -> tuple[bytes, bytes, bytes]:
+        """What shapes a prompt beside the messages."""
+        return self.system, self.tools, self.rendering
+
     def key_with(self, reply: Mapping[str, Any]) -> bytes:
         """The key of the messages and a reply to them."""
         last = self.keys[-1] if self.keys else b""

@@ -397,6 +397,20 @@ def test_of_two_calls_that_said_the_same_none_is_guessed() -> None:
     assert isinstance(look(same, *ASKED, REPLY, NEXT), Continued)
 
 
+def test_the_same_words_under_another_system_prompt_are_another_conversation() -> None:
+    book = Book()
+    for name, system, completion in (("1", "A", [3, 4]), ("2", "B", [7, 4])):
+        asked = [{"role": "system", "content": system}, *ASKED]
+        book.add(call_of(name, [1, 2], completion), conversation({"messages": asked}), REPLY)
+    for system, completion in (("A", [3, 4]), ("B", [7, 4])):
+        found = look(book, {"role": "system", "content": system}, *ASKED, REPLY, NEXT)
+        assert isinstance(found, Continued)
+        assert found.completion.tolist() == completion
+    for role, system in (("system", "C"), ("developer", "A")):
+        found = look(book, {"role": role, "content": system}, *ASKED, REPLY, NEXT)
+        assert found is Fallback.SYSTEM_CHANGED
+
+
 def test_tool_ids_of_ours_say_which_call_is_meant() -> None:
     book = Book()
     names = ("01990000-0000-7000-8000-000000000001", "01990000-0000-7000-8000-000000000002")
