@@ -52,6 +52,7 @@ async def score_row(
         "temperature": 1.0,
         "prompt_logprobs": 0,
         "return_token_ids": True,
+        "return_weight_versions": True,
     }
     if model is not None:
         body["model"] = model

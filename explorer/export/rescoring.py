@@ -142,10 +142,11 @@ class Rescoring:
         known, told = certificate.fingerprint, scored.fingerprint
         if known is not None and told is not None and not self._certified(told):
             raise RescoringRefused(f"the engine calls itself {told} now, and was {known}")
-        if None not in (row.label, scored.weight_label) and row.label != scored.weight_label:
+        others = [label for label in row.labels if label != scored.weight_label]
+        if scored.weight_label is not None and others:
             raise RescoringRefused(
                 f"the engine calls its weights {scored.weight_label} now, and sampled with "
-                f"{row.label}"
+                f"{others[0]}"
             )
         return scored
 
@@ -190,7 +191,7 @@ class _Part:
 class _Row:
     ids: tuple[int, ...]
     parts: tuple[_Part, ...]
-    label: str | None
+    labels: tuple[str, ...]
 
 
 def _rows(judged: Judged, wanted: list[Call]) -> list[_Row]:
@@ -201,12 +202,16 @@ def _rows(judged: Judged, wanted: list[Call]) -> list[_Row]:
     for call in sorted(wanted, key=lambda call: -masks[call.call_id].length):
         if call.call_id not in left:
             continue
-        parts = []
+        parts, labels = [], []
         for part in _line(judged, call):
-            if left.pop(part.call_id, None) is not None:
+            held = left.pop(part.call_id, None)
+            if held is not None:
                 parts.append(part)
+                labels.append(held.engine_weight_label)
         ids = tuple(judged.sequences.full(call.call_id).tolist())
-        found.append(_Row(ids, tuple(parts), call.engine_weight_label))
+        found.append(
+            _Row(ids, tuple(parts), tuple(each for each in labels if each is not None))
+        )
     return found
 
 

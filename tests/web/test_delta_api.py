@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from explorer.engine import tiny
+from explorer.engine.protocol import EngineReply, EngineRequest
 from explorer.engine.tiny import TinyEngine
 from explorer.records import RolloutId
 from explorer.trace.verify import verify
@@ -224,3 +226,33 @@ def test_the_engine_scores_again_what_it_sampled_and_only_with_the_same_weights(
     answer = live.api("POST", f"/api/v1/rollouts/{later}/rescore", {})
     assert (answer["stored"], answer["weight_version"]) == (2, 4)
     assert summary(live, later).noise_abs_p99 < 1e-4
+
+
+class Renamed(TinyEngine):
+    """As an engine whose weights somebody changed without a word, but for their name."""
+
+    name = b'"first"'
+
+    async def generate(self, request: EngineRequest) -> EngineReply:
+        reply = await super().generate(request)
+        return replace(reply, body=reply.body.replace(b'"default"', self.name))
+
+
+def test_each_call_of_a_sequence_was_sampled_by_the_weights_that_score_it(
+    tmp_path: Path,
+) -> None:
+    engine = Renamed()
+    with serving(engine, tmp_path / "store.duckdb") as live:
+        made, key = live.create(token_in=True)
+        messages = [{"role": "user", "content": "Say only: ok"}]
+        reply = live.chat(key, messages=messages, max_tokens=60, seed=5).json()
+        engine.name = b'"second"'
+        text = reply["choices"][0]["message"]["content"]
+        messages += [{"role": "assistant", "content": text}, messages[0]]
+        assert live.chat(key, messages=messages, max_tokens=4).status_code == 200
+        live.api("POST", f"/api/v1/rollouts/{made}/close", {"ok": True})
+        record = live.store.record(RolloutId(made))
+        assert record is not None
+        assert [call.engine_weight_label for call in record.calls] == ["first", "second"]
+        refused = live.api("POST", f"/api/v1/rollouts/{made}/rescore", {}, status=409)
+    assert "weights second now, and sampled with first" in refused["error"]["message"]
