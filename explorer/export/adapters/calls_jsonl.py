@@ -72,7 +72,7 @@ def _told(subject: Subject, call: Call, trained: Trained) -> dict[str, Any]:
         "weight_version_start": call.weight_version_start,
         "weight_version_end": call.weight_version_end,
         # A token each of the completion; AReaL writes -1 for every prompt token before them.
-        "weight_versions": token_versions(call),
+        "weight_versions": _versions(call),
         "model_served": call.model_served,
         "tokenizer_id": rollout.tokenizer_id,
         # As text: calls are asked for different things, and readers that infer types would
@@ -81,3 +81,10 @@ def _told(subject: Subject, call: Call, trained: Trained) -> dict[str, Any]:
         "policy_sha256": policy_sha256(judgement.policy),
         "inputs_sha256": judgement.inputs_sha256,
     }
+
+
+def _versions(call: Call) -> list[int | None] | None:
+    """Null where nothing is known: `datasets` reads a file whose first lists hold nulls only
+    another way, and rounds every logprob of it."""
+    versions = token_versions(call)
+    return versions if any(each is not None for each in versions) else None
