@@ -99,7 +99,7 @@ def test_rows_are_loaded_with_their_types_and_values(
 
 
 @needs_datasets
-@pytest.mark.parametrize("name", ["calls_jsonl", "verifiers"])
+@pytest.mark.parametrize("name", ["calls_jsonl", "custody", "verifiers"])
 def test_lines_are_loaded_and_not_taken_for_an_agents_session(
     folder: Path, name: str, tmp_path: Path
 ) -> None:
@@ -112,6 +112,9 @@ def test_lines_are_loaded_and_not_taken_for_an_agents_session(
     assert found.num_rows == len(lines) > 20
     if name == "calls_jsonl":
         assert found.to_list() == lines
+    if name == "custody":
+        # To the last digit: digests are made of these.
+        assert [row["staged"] for row in found] == [line["staged"] for line in lines]
 
 
 @needs_datasets
